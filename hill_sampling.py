@@ -1,0 +1,481 @@
+"""Hill Sampling: keep the best program, sample N seeded edits of it, run them all, move to the best of them, repeat.
+
+Paper   Hill Sampling, arXiv:2609.25510 (Beck, Ogren, Kobren); its baselines (appendix F) are `--search`
+Input   TASK is circles, sets or erdos (evaluators/); or `compare RUN RUN ...` for one table and figure from several runs
+Loop    1. r = reward of the start program x
+        2. draw N edits y_i of x, each with a seed of its own; run each y_i; r_i = its reward, none where it is invalid
+        3. i* = argmax r_i (the lowest index of equals); if r_i* >= r: x, r = y_i*, r_i*   (a tie moves, on purpose)
+        4. repeat 2 and 3 for M rounds; the incumbent is never run again
+Run     python hill_sampling.py circles --model MODEL --N 64 --M 200 --seed 0 --run runs/circles
+Expect  Table 1, best of 3 seeds, N = 512, not reproduced here (8 x H100): circles 2.635983084917604 (M = 14, one timeout of
+        100 s, gpt-oss-20b), sets 1.109543 (M = 2, OLMo-3.1-32B), erdos 0.38089767 (M = 70, 20 s twice, Mistral-Small-3.1-24B)
+Differs - the reward is the certified score of the exact verifiers in evaluators/; the paper's own rule is logged beside it
+        - seeds are seed * 1,000,000 + t * N + i; the paper only says that they increase across batches
+        - prompts and start programs are our own; K of the top-K searches is not stated in the paper (default 4)
+        - top-k-diverse measures similarity by TF-IDF of tokens, the paper by sentence embeddings
+        - in-context-rl and subpopulation reset after 4 rounds to the best program so far; the paper does not say to what
+"""
+
+import argparse
+import collections
+import heapq
+import json
+import math
+import os
+import random
+import re
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import NamedTuple
+
+import common
+
+TASKS = ("circles", "sets", "erdos")
+CYCLE = 4  # rounds until in-context-rl and subpopulation start again
+POPULATION = 8  # edits a round in one subpopulation
+DIVIDER = "\n# ---- another program ----\n"
+
+
+class Trial(NamedTuple):
+    """One evaluated program. t is -1 for the start program; reward is None where it is invalid; output is what it printed."""
+
+    t: int
+    i: int
+    program: str
+    reward: float | None
+    output: str
+
+
+# Parents: (best, history, N, K, t) -> for each of the N children the earlier trials that it is shown. `best` is the incumbent.
+
+
+def hill(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+    return [[best]] * N
+
+
+def repeated(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+    return [[history[0]]] * N
+
+
+def top(history: list[Trial], K: int) -> list[Trial]:
+    """The K best distinct programs, best first, the earlier of equals first; the start program where none is valid."""
+    distinct = {trial.program: trial for trial in reversed(history) if trial.reward is not None}
+    ranked = heapq.nsmallest(K, distinct.values(), key=lambda trial: (-(trial.reward or 0), trial.t, trial.i))
+    return ranked or [history[0]]
+
+
+def top_k(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+    pool = top(history, K)
+    return [[pool[i % len(pool)]] for i in range(N)]
+
+
+def top_k_random(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+    valid = [trial for trial in history if trial.reward is not None] or history[:1]
+    pool = top(history, K) + random.Random(f"top-k-random {t}").sample(valid, min(K, len(valid)))
+    return [[pool[i % len(pool)]] for i in range(N)]
+
+
+def top_k_diverse(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+    """Top-K, then K times the valid program whose nearest one in the pool is least similar (the earlier of equals)."""
+    pool = top(history, K)
+    rest = [trial for trial in {x.program: x for x in reversed(history)}.values() if trial.reward is not None]
+    vectors = tf_idf([trial.program for trial in rest])
+    cosine = {id(trial): v for trial, v in zip(rest, vectors, strict=True)}
+    nearest = [max((dot(v, cosine[id(p)]) for p in pool if id(p) in cosine), default=0.0) for v in vectors]
+    for _ in range(min(K, len(rest) - len(pool))):
+        j = min(range(len(rest)), key=lambda j: (nearest[j], rest[j].t, rest[j].i))
+        pool = [*pool, rest[j]]
+        nearest = [max(near, dot(v, vectors[j])) for near, v in zip(nearest, vectors, strict=True)]
+    return [[pool[i % len(pool)]] for i in range(N)]
+
+
+def in_context(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+    return [top(history, K)[::-1]] * N  # the best last, next to the answer
+
+
+def in_context_rl(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+    """Child i sees what its own line drew since the last reset, after the best program of that time."""
+    since = [trial for trial in history if trial.t >= t - t % CYCLE]
+    root = best_before(history, t - t % CYCLE)
+    return [[root] + [trial for trial in since if trial.i == i] for i in range(N)]
+
+
+def subpopulation(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+    """N / 8 populations, each hill climbing on its own; every 4 rounds all go on from the best of all."""
+    root = best_before(history, t - t % CYCLE)
+    own = [[x for x in history if x.t >= t - t % CYCLE and x.i // POPULATION == p] for p in range(-(-N // POPULATION))]
+    bests = [best_before([root, *trials], t) for trials in own]
+    return [[bests[i // POPULATION]] for i in range(N)]
+
+
+def best_before(history: list[Trial], t: int) -> Trial:
+    """The incumbent of hill climbing before round t: the last round's best of the equals, the lowest index within a round."""
+    best = history[0]
+    for trial in history[1:]:
+        if trial.t < t and trial.reward is not None:
+            higher = best.reward is None or trial.reward > best.reward
+            if higher or (trial.reward == best.reward and trial.t > best.t):
+                best = trial
+    return best
+
+
+PARENTS = {
+    "hill": hill,
+    "repeated": repeated,
+    "top-k": top_k,
+    "top-k-random": top_k_random,
+    "top-k-diverse": top_k_diverse,
+    "in-context": in_context,
+    "feedback": hill,
+    "in-context-rl": in_context_rl,
+    "subpopulation": subpopulation,
+}
+
+
+def tf_idf(texts: list[str]) -> list[dict[str, float]]:
+    """Unit vectors of the words of each text, weighted by how few texts have them."""
+    counts = [collections.Counter(re.findall(r"\w+|[^\w\s]", text)) for text in texts]
+    seen = collections.Counter(word for count in counts for word in count)
+    vectors = [{w: n * (1 + math.log(len(texts) / seen[w])) for w, n in count.items()} for count in counts]
+    return [{w: v / math.sqrt(dot(vector, vector)) for w, v in vector.items()} for vector in vectors]
+
+
+def dot(a: dict[str, float], b: dict[str, float]) -> float:
+    return sum(v * b.get(w, 0.0) for w, v in a.items())
+
+
+def context(search: str, trials: list[Trial]) -> str:
+    """What stands in the prompt where the current program stands: one program, or several with what is known of them."""
+    if search == "feedback":
+        return (
+            trials[0].program + "\n# It printed:\n" + "".join(f"#   {line}\n" for line in trials[0].output.split("\n"))
+        )
+    if search == "in-context-rl":
+        return DIVIDER.join(f"# reward {trial.reward}\n{trial.program}" for trial in trials)
+    return DIVIDER.join(trial.program for trial in trials)
+
+
+def hill_sampling(
+    x: str,
+    sample: Callable,
+    evaluate: Callable,
+    *,
+    N: int,
+    M: int,
+    K: int,
+    seed: int,
+    parents: Callable,
+    context: Callable,
+) -> Iterator[dict]:
+    """Yield one record a round: {t, trials, best, accepted}; higher rewards are better, None is invalid and never wins.
+
+    sample(contexts, seeds) -> iterator of (i, program or None) as replies finish; evaluate(t, that) -> [(program, reward,
+    output)] by i, so that programs run while other replies are still being written. parents and context are the paper's
+    variations; with `hill` and the program itself this is the paper's loop. Round -1 is the start program.
+    """
+    (first,) = evaluate(-1, iter([(0, x)]))
+    best = Trial(-1, 0, *first)
+    history = [best]
+    yield {"t": -1, "trials": [best], "best": best, "accepted": False}
+    for t in range(M):
+        seeds = [seed * 1_000_000 + t * N + i for i in range(N)]  # every sample of every run has a seed of its own
+        contexts = [context(shown) for shown in parents(best, history, N, K, t)]
+        trials = [Trial(t, i, *outcome) for i, outcome in enumerate(evaluate(t, sample(t, contexts, seeds)))]
+        y = max(trials, key=lambda y: (y.reward is not None, y.reward or 0.0))  # max keeps the first of equals
+        accepted = y.reward is not None and (best.reward is None or y.reward >= best.reward)
+        best = y if accepted else best
+        history += trials
+        yield {"t": t, "trials": trials, "best": best, "accepted": accepted}
+
+
+class Wiring:
+    """The loop's callables, tied to a task, a log and a model; `records` keeps what each reply came to."""
+
+    def __init__(self, args: argparse.Namespace, log: common.Log, chat: Callable | None, bar):
+        self.args, self.log, self.chat, self.bar = args, log, chat, bar
+        self.task = import_module(f"evaluators.{args.task}")
+        self.records: dict[tuple[int, int], dict] = {}  # (t, i) -> what the program, or the lack of one, came to
+
+    def sample(self, t: int, contexts: list[str], seeds: list[int]) -> Iterator[tuple[int, str | None]]:
+        """(i, program) as replies finish; None, with the reason in records, where a reply holds no program."""
+        hint = f"\nHint: {self.args.hint}\n" if self.args.hint else ""
+        requests = [[{"role": "user", "content": self.task.PROMPT.format(program=c) + hint}] for c in contexts]
+        units = [("edit", self.args.task, t, i) for i in range(len(requests))]
+        for i, reply in self.log.calls(self.chat, units, requests, seeds):
+            program, status = common.extract_code(reply.text, self.task.ENTRY, reply.finish_reason)
+            if program is None:
+                self.records[t, i] = {
+                    "status": "call failed" if reply.error else status,
+                    "reason": reply.error or reply.text,
+                }
+            yield i, program
+
+    def evaluate(self, t: int, programs: Iterator[tuple[int, str | None]]) -> list[tuple[str, float | None, str]]:
+        """[(program, reward, output)] by i. Each program runs once under each of the timeouts; the last run's reward counts."""
+        texts: dict[int, str] = {}
+
+        def one(job: tuple[int, str | None]) -> None:
+            i, program = job
+            texts[i] = program or ""
+            for k, timeout_s in enumerate(self.args.timeout_s if program else []):
+                asked = json.dumps([program, timeout_s, self.args.memory_mb])
+                unit = (f"run {k}", self.args.task, t, i)
+                self.records[t, i] = self.log.once(
+                    "run", unit, asked, partial(self.execute, program, timeout_s), self.check
+                )
+                if self.records[t, i]["status"] != "ok":
+                    break
+            self.bar.update(1 if t >= 0 else 0)
+
+        common.parallel(one, ((i, (i, program)) for i, program in programs))
+        outcomes = [(texts[i], self.records[t, i]) for i in sorted(texts)]
+        return [(program, self.reward(r), r.get("stdout", "") + r.get("stderr", "")) for program, r in outcomes]
+
+    def execute(self, program: str, timeout_s: float) -> dict:
+        return self.task.run(program, common.run_program, timeout_s=timeout_s, memory_mb=self.args.memory_mb)
+
+    def check(self, record: dict) -> dict:
+        """The scores that follow from a logged construction alone: a replay verifies every one again."""
+        if record["status"] != "ok":
+            return {}
+        try:
+            return self.task.verify(record["construction"])
+        except ValueError as e:
+            return {"status": "invalid", "reason": str(e)}
+
+    def reward(self, record: dict) -> float | None:
+        return self.task.reward(record["score"]) if record["status"] == "ok" else None
+
+    def ledger(self, t: int, trials: list[Trial]) -> dict:
+        """{status: {count, example: index, reason}} of the failures of a round, and how many programs are copies."""
+        ledger: dict[str, dict] = {}
+        for trial in trials:
+            record = self.records[t, trial.i]
+            if record["status"] != "ok":
+                reason = record.get("reason") or record.get("stderr", "").strip()
+                entry = ledger.setdefault(record["status"], {"count": 0, "example": trial.i, "reason": reason[-200:]})
+                entry["count"] += 1
+        programs = [trial.program for trial in trials if trial.program]
+        return ledger | {"duplicates": {"count": len(programs) - len(set(programs))}}
+
+
+def report(log: common.Log, wiring: Wiring, record: dict) -> str:
+    """Log the round, and say it in one line with digits enough to see an improvement of 1e-12."""
+    t, trials, best = record["t"], record["trials"], record["best"]
+    known = wiring.records[best.t, best.i]
+    valid = sum(trial.reward is not None for trial in trials)
+    fields = {
+        "best": [best.t, best.i],
+        "score": known.get("score"),
+        "reward": best.reward,
+        "accepted": record["accepted"],
+    }
+    failures = wiring.ledger(t, trials)
+    calls = [line for i in range(len(trials)) if (line := log.lines.get(("call", ("edit", wiring.args.task, t, i))))]
+    tokens = sum(call["completion_tokens"] or 0 for call in calls)
+    log.write(
+        "round", ("round", wiring.args.task, t, 0), **fields, valid=valid, programs=len(trials), failures=failures
+    )
+    counts = ", ".join(f"{v['count']} {k}" for k, v in failures.items() if v["count"])
+    line = f"round {t:3d}  best {known.get('score')!r:20}  {'moved' if record['accepted'] else 'kept '}"
+    line += f"  valid {valid}/{len(trials)}  {tokens} tokens  {log.wall_s():.0f} s"
+    if valid == 0:
+        common_one = max((k for k in failures if k != "duplicates"), key=lambda k: failures[k]["count"])
+        line += (
+            f"\nwarning: no valid program in this round; most are {common_one}, e.g. {failures[common_one]['reason']!r}"
+        )
+    return line + (f"  ({counts})" if counts else "")
+
+
+def save_best(log: common.Log, best: Trial, record: dict) -> None:
+    """best.py and best.json beside the log, each whole at any moment."""
+    for name, text in (("best.py", best.program), ("best.json", json.dumps(record.get("construction")))):
+        if (path := log.path(name)) is not None and not log.replay:
+            part = path.with_suffix(".part")
+            part.write_text(text, encoding="utf-8")
+            os.replace(part, path)
+
+
+def curve(head: dict, rounds: list[dict]) -> tuple[list[int], list[float | None]]:
+    """Completions and the best score after each round."""
+    return [(r["unit"][2] + 1) * head["args"]["N"] for r in rounds], [r["score"] for r in rounds]
+
+
+def plot(path: Path, log: common.Log, task, construction: object) -> None:
+    """The best score by completions, and the best construction drawn."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.5), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    x, y = curve(log.head, [line for (event, _), line in log.lines.items() if event == "round"])
+    left.step(x, [math.nan if v is None else v for v in y], where="post", marker=".")
+    left.set(xlabel="completions", ylabel=f"best certified score ({'higher' if task.HIGHER else 'lower'} is better)")
+    left.set_title(f"{log.head['args']['task']}: N = {log.head['args']['N']}, M = {log.head['args']['M']}")
+    if construction is not None:
+        task.plot(construction, right)
+    figure.savefig(path, dpi=110)
+
+
+def compare(runs: list[str], out: str | None) -> int:
+    """One table and one figure: the best score after each round of every run, by search; mean, standard error, best over seeds."""
+    groups: dict[tuple, list[tuple[list[int], list[float]]]] = {}
+    for run in runs:
+        log = common.Log(run, __file__, {}, replay=True)
+        if log.differences:
+            raise common.UserError(f"{log.name}: {log.differences[0]}")
+        head = log.lines["run", 0]
+        if ("result", 0) not in log.lines:
+            raise common.UserError(f"{log.name} has no result yet; run its command again, then compare")
+        rounds = [line for (event, _), line in log.lines.items() if event == "round"]
+        args = head["args"]
+        groups.setdefault((args["task"], args["search"], args["N"], args["model"]), []).append(curve(head, rounds))
+    print(
+        f"{'task':8} {'search':15} {'N':>4} {'completions':>11} {'seeds':>5} {'mean':>18} {'std. error':>10} {'best':>18}"
+    )
+    for (task, search, N, _), curves in groups.items():
+        last = [y[-1] for _, y in curves if y[-1] is not None]
+        error = statistics.stdev(last) / math.sqrt(len(last)) if len(last) > 1 else math.nan
+        best = (max if import_module(f"evaluators.{task}").HIGHER else min)(last)
+        line = f"{task:8} {search:15} {N:4d} {curves[0][0][-1]:11d} {len(last):5d} {statistics.mean(last):18.15f}"
+        print(f"{line} {error:10.2g} {best:18.15f}")
+    if out:
+        plot_groups(Path(out), groups)
+    return 0
+
+
+def plot_groups(path: Path, groups: dict) -> None:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 4.5), layout="constrained")
+    axes = figure.subplots()
+    for k, ((task, search, N, _), curves) in enumerate(groups.items()):
+        for j, (x, y) in enumerate(curves):
+            axes.step(
+                x, y, where="post", color=f"C{k}", alpha=0.8, label=f"{task}, {search}, N = {N}" if j == 0 else None
+            )
+    axes.set(xlabel="completions", ylabel="best certified score")
+    axes.legend()
+    figure.savefig(path, dpi=110)
+
+
+def parse(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("task", nargs="?", choices=[*TASKS, "compare"], help="the task; compare: RUN folders as further arguments")
+    add("runs", nargs="*", help="with compare: run folders")
+    add("--model", help="a folder or hub name: vLLM in this process; with --url the model's name there")
+    add("--url", nargs="+", metavar="URL", help="OpenAI-compatible servers; request i goes to server i mod n")
+    add("--N", type=int, default=64, help="edits a round (paper: 64; 512 in Table 1)")
+    add("--M", type=int, default=200, help="rounds (paper: circles 200, sets 600, erdos 80 at N = 64)")
+    add("--K", type=int, default=4, help="programs of the top-K searches (paper: not stated)")
+    add("--search", choices=list(PARENTS), default="hill", help="the method, or one of the paper's baselines")
+    add("--seed", type=int, default=0, help="of the run (paper: 3 seeds)")
+    add("--temperature", type=float, default=1.0, help="(paper: the best of 0.95, 1.0, 1.05)")
+    add("--max-tokens", type=int, default=8000, help="new tokens a reply (paper: 8000)")
+    add(
+        "--timeout-s",
+        type=float,
+        nargs="+",
+        default=[5.0, 10.0],
+        help="CPU seconds of each run of a program (paper: 5 10)",
+    )
+    add("--memory-mb", type=int, default=1024, help="of a program (paper: not stated)")
+    add(
+        "--information",
+        choices=["full", "none"],
+        default="full",
+        help="none: no start program in the prompt (paper: NI)",
+    )
+    add("--hint", default="", help="a sentence added to the prompt")
+    add("--run", metavar="DIR", help="folder of the log; the same command goes on with it")
+    add("--replay", action="store_true", help="no model, no program: recompute every decision from the log")
+    add("--execute", action="store_true", help="with --replay: run the programs again too")
+    add("--estimate", action="store_true", help="print what the settings cost at most, and stop")
+    add("--plot", action="store_true", help="write figure.png into the run folder; with compare: compare.png here")
+    add("--price-in", type=float, help="USD per million prompt tokens")
+    add("--price-out", type=float, help="USD per million completion tokens")
+    add("--max-cost-usd", type=float, help="stop when this much is spent")
+    return parser.parse_args(argv)
+
+
+def check(args: argparse.Namespace) -> None:
+    """UserError for settings that mean nothing."""
+    for name in ("N", "M", "K", "memory_mb"):
+        if getattr(args, name) < 1:
+            raise common.UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
+    if min(args.timeout_s) <= 0:
+        raise common.UserError(f"--timeout-s {min(args.timeout_s)}: must be above 0")
+    if args.runs:
+        raise common.UserError(f"run folders ({args.runs[0]} ...) are for compare alone")
+    if args.task is None and not args.replay:
+        raise common.UserError(f"name a task: {', '.join(TASKS)}, or compare")
+    if args.replay and not args.run:
+        raise common.UserError("--replay needs --run DIR")
+    if args.plot and not args.run:
+        raise common.UserError("--plot needs --run DIR for figure.png")
+    if args.search == "subpopulation" and args.N % POPULATION:
+        raise common.UserError(f"--N {args.N}: subpopulation needs a multiple of {POPULATION}")
+
+
+def estimate(args: argparse.Namespace) -> None:
+    calls, tokens = args.N * args.M, args.N * args.M * args.max_tokens
+    price = f", at most ${tokens * args.price_out / 1e6:.2f} for them" if args.price_out is not None else ""
+    seconds = (calls + 1) * sum(args.timeout_s)
+    print(f"{calls} calls, at most {tokens} new tokens{price} (prompts not counted)")
+    print(f"{calls + 1} programs, at most {seconds:.0f} CPU seconds in the sandbox")
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    if args.task == "compare":
+        return compare(args.runs, "compare.png" if args.plot else None)
+    check(args)
+    if args.estimate:
+        estimate(args)
+        return 0
+    options = {"replay": args.replay, "execute": args.execute, "max_cost_usd": args.max_cost_usd}
+    log = common.Log(args.run, __file__, vars(args), free={"runs"}, **options)
+    chat = None
+    if not args.replay:
+        keys = ("model", "url", "temperature", "max_tokens", "price_in", "price_out")
+        chat = common.open_chat(**{k: getattr(args, k) for k in keys})
+    from tqdm import tqdm
+
+    with tqdm(total=args.N * args.M, unit="edit", disable=args.replay) as bar:
+        wiring = Wiring(args, log, chat, bar)
+        if not args.replay:
+            wiring.task.self_test(common.run_program)
+            tqdm.write(f"sandbox: {common.sandbox()['name']}; log: {log.name if args.run else 'none (no --run)'}")
+        x = wiring.task.START if args.information == "full" else wiring.task.BARE
+        settings = {"N": args.N, "M": args.M, "K": args.K, "seed": args.seed}
+        shown = {"parents": PARENTS[args.search], "context": partial(context, args.search)}
+        accepted = 0
+        for record in hill_sampling(x, wiring.sample, wiring.evaluate, **settings, **shown):
+            tqdm.write(report(log, wiring, record))
+            accepted += record["accepted"]
+            best = record["best"]
+            if record["accepted"] or record["t"] < 0:
+                save_best(log, best, wiring.records[best.t, best.i])
+    known = wiring.records[best.t, best.i]
+    scores = {
+        "score": known.get("score"),
+        "normalised": best.reward,
+        "paper_score": known.get("paper_score", known.get("score")),
+    }
+    code = log.finish(**scores, accepted=accepted, completions=args.N * args.M)
+    print(json.dumps(log.lines["result", 0], indent=1))
+    if args.plot and (path := log.path("figure.png")) is not None:
+        plot(path, log, wiring.task, known.get("construction"))
+    if best.reward is None:
+        print("no program was ever valid, the start program included: see the failures in the log", file=sys.stderr)
+    return code or (1 if best.reward is None else 0)
+
+
+if __name__ == "__main__":
+    common.entry(main)
