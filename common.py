@@ -6,10 +6,12 @@ Ties, seeds and units are the methods' own affair; this file only guarantees tha
 
 import ast
 import contextlib
+import errno
 import fcntl
 import functools
 import hashlib
 import importlib.metadata
+import importlib.util
 import itertools
 import json
 import math
@@ -24,12 +26,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeVar
-from urllib.parse import urlsplit
 
 Message = dict[str, str]
 Unit = tuple[str, str, int, int]  # (role, task, round, index): names one model call or one execution in the log
@@ -37,6 +38,12 @@ Unit = tuple[str, str, int, int]  # (role, task, round, index): names one model 
 PER_SERVER = 64  # requests in flight at one server
 TRIES = 5  # of one request, for connection errors, 408, 429, 5xx and errors inside a 200
 CONNECT_S, READ_S = 10.0, 3600.0
+CPU_CONTEXT, CPU_KV_BYTES, CPU_BATCH = (
+    16384,
+    4 << 30,
+    64,
+)  # on machines without a GPU: tokens a request, key-value cache, requests at once
+HUB = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # a model's name on the hub
 OVERFLOW = re.compile(r"context.?(length|window|size)|max_model_len|too long|longer than", re.I)
 
 
@@ -66,10 +73,8 @@ def entry(main: Callable[[], int | None]) -> None:
     except OSError as e:  # no space left, a folder that is a file, no permission: the user's to mend
         if e.filename is None and e.errno is None:
             raise
-        message, code = (
-            f"{e.strerror}: {e.filename or 'writing the log'}; free or fix it, then run the same command again",
-            2,
-        )
+        where = e.filename or "writing the log"
+        message, code = f"{e.strerror}: {where}; free or fix it, then run the same command again", 2
     print(f"{name}: {message}", file=sys.stderr)
     raise SystemExit(code)
 
@@ -111,11 +116,13 @@ def cost_usd(reply: Reply, price: tuple[float, float] | None) -> float | None:
 class HttpChat:
     """Any OpenAI-compatible server. Request i goes to server i mod n; the API key is read from OPENAI_API_KEY and never logged."""
 
+    stop = False  # set by the log when the money is spent: nothing new is asked, what is in flight still comes
+
     def __init__(self, urls: list[str], model: str | None, *, temperature: float, max_tokens: int, price: tuple | None):
         self.urls = [u.rstrip("/").removesuffix("/v1") + "/v1" for u in urls]
-        for url in self.urls:
-            if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
-                raise UserError(f"--url {portable(url)}: not an http(s) address")
+        for url in urls:
+            if not re.match(r"https?://[^/\s]", url):
+                raise UserError(f"--url {url}: not an http(s) address")
         self.model, self.price, self.max_tokens = model, price, max_tokens
         self.temperature, self.token_field, self.seeded, self.session = temperature, "max_tokens", True, None
         self.about = {"served_by": [portable(u) for u in self.urls], "model": model, "seeds": "one per request, sent"}
@@ -123,29 +130,33 @@ class HttpChat:
     def __call__(self, requests: list[list[Message]], seeds: list[int]) -> Iterator[tuple[int, Reply]]:
         """Yield (index, Reply) as replies finish, at most PER_SERVER in flight a server."""
         self.connect()
-        jobs, done, stop = queue.SimpleQueue(), queue.SimpleQueue(), threading.Event()
+        jobs, done, left = queue.SimpleQueue(), queue.SimpleQueue(), threading.Event()
         for i, job in enumerate(zip(requests, seeds, strict=True)):
             jobs.put((i, *job))
 
         def work() -> None:
             with contextlib.suppress(queue.Empty):
-                while not stop.is_set():
+                while not (self.stop or left.is_set()):
                     i, messages, seed = jobs.get_nowait()
                     try:
                         done.put((i, self.ask(i, messages, seed)))
                     except Exception as e:  # handed to the caller's thread, which raises it
                         done.put((i, e))
+            done.put(None)
 
-        for _ in range(min(len(requests), PER_SERVER * len(self.urls))):
+        workers = min(len(requests), PER_SERVER * len(self.urls))
+        for _ in range(workers):
             threading.Thread(target=work, daemon=True).start()  # daemon: an interrupt need not wait for a slow server
         try:
-            for _ in requests:
-                i, reply = done.get()
-                if isinstance(reply, Exception):
-                    raise reply
-                yield i, reply
+            while workers:
+                if (finished := done.get()) is None:
+                    workers -= 1
+                elif isinstance(finished[1], Exception):
+                    raise finished[1]
+                else:
+                    yield finished
         finally:
-            stop.set()
+            left.set()
 
     def connect(self) -> None:
         """Open the session once, and find out that a server is dead before any work is planned on it."""
@@ -169,41 +180,40 @@ class HttpChat:
                 try:
                     self.model = self.about["model"] = served.json()["data"][0]["id"]
                 except (ValueError, LookupError, TypeError):
-                    raise UserError(f"{portable(url)} does not list its models; name one with --model") from None
+                    said = f"answers {served.status_code} and no list of its models"
+                    raise UserError(f"{portable(url)} {said}; is it a model's server? else add --model") from None
 
     def ask(self, i: int, messages: list[Message], seed: int) -> Reply:
         """One request with bounded retries; UserError on what a retry cannot mend."""
-        import requests
-
-        said, wait = "", 0.5
-        tries = 0
-        while tries < TRIES:
+        url, failures = self.urls[i % len(self.urls)], 0
+        while True:
             body = {"model": self.model, "messages": messages, "temperature": self.temperature}
-            body[self.token_field] = self.max_tokens
-            if self.seeded:
-                body["seed"] = seed
-            try:
-                answer = self.session.post(
-                    f"{self.urls[i % len(self.urls)]}/chat/completions", json=body, timeout=(CONNECT_S, READ_S)
-                )
-            except requests.RequestException as e:
-                said, status, headers = type(e).__name__, 503, {}
-            else:
-                said, status, headers = answer.text[:500], answer.status_code, answer.headers
-                if status == 200 and (reply := parse_reply(answer)) is not None:
-                    return reply
-            if status == 400 and self.adapted(body, said):
+            body |= {self.token_field: self.max_tokens} | ({"seed": seed} if self.seeded else {})
+            status, said, headers, reply = self.post(f"{url}/chat/completions", body)
+            if reply is not None:
+                return reply
+            if status in (400, 422) and self.adapted(body, said):
                 continue
             if status in (400, 413, 422) and OVERFLOW.search(said):
-                return Reply("", "error", None, None, error=f"context overflow: {said}")
+                return Reply("", "error", 0, 0, error=f"context overflow: {said}")  # refused: nothing read or written
             if status not in (200, 408, 429) and status < 500:
-                raise UserError(f"{portable(self.urls[i % len(self.urls)])} answered {status}: {said}")
-            tries += 1
-            time.sleep(retry_after(headers, wait) if tries < TRIES else 0)
-            wait *= 2
-        raise UserError(
-            f"{portable(self.urls[i % len(self.urls)])} failed {TRIES} times, last: {said}; the same command goes on"
-        )
+                raise UserError(f"{portable(url)} answered {status}: {said}")
+            failures += 1
+            if failures == TRIES:
+                raise UserError(f"{portable(url)} failed {TRIES} times, last: {said}; the same command goes on")
+            time.sleep(retry_after(headers, 0.25 * 2**failures))
+
+    def post(self, url: str, body: dict) -> tuple[int, str, Mapping, Reply | None]:
+        """(status, what the server said as one line, headers, the Reply if there is one); 503 where nothing came back."""
+        import requests
+
+        try:
+            answer = self.session.post(url, json=body, timeout=(CONNECT_S, READ_S))
+        except requests.RequestException as e:
+            return 503, type(e).__name__, {}, None
+        said = " ".join(answer.content[:4000].decode("utf-8", "replace").split())[:500]
+        said = said.replace(os.environ.get("OPENAI_API_KEY") or "\n", "***")  # some servers quote it
+        return answer.status_code, said, answer.headers, parse_reply(answer) if answer.ok else None
 
     def adapted(self, body: dict, said: str) -> bool:
         """Whether the server's complaint is one that a change of form mends: no seed, or the newer name of max_tokens."""
@@ -212,14 +222,15 @@ class HttpChat:
             self.token_field = "max_completion_tokens"
             return True
         if "seed" in body and re.search(r"\bseed\b", low) and not OVERFLOW.search(said):
-            if self.seeded:
+            first, self.seeded = self.seeded, False
+            if first:
                 print("warning: the server refuses `seed`: replies of this run are unseeded", file=sys.stderr)
-            self.seeded, self.about["seeds"] = False, "refused by the server: unseeded"
+            self.about["seeds"] = "refused by the server: unseeded"
             return True
         return False
 
 
-def retry_after(headers: dict, default: float) -> float:
+def retry_after(headers: Mapping, default: float) -> float:
     """Seconds to wait as the server asked, at most a minute; the default where it did not say."""
     try:
         return min(60.0, max(0.0, float(headers.get("Retry-After", default))))
@@ -236,12 +247,173 @@ def parse_reply(answer) -> Reply | None:
         content = message.get("content") or ""
         if isinstance(content, list):
             content = "".join(part.get("text") or "" for part in content)
+        text, thought = split_thinking(content)
+        reasoning = message.get("reasoning") or message.get("reasoning_content") or thought
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        return Reply(text, choice.get("finish_reason") or "stop", *counts, reasoning=reasoning)
     except (ValueError, LookupError, TypeError, AttributeError):
         return None
-    text, thought = split_thinking(content)
-    reasoning = message.get("reasoning") or message.get("reasoning_content") or thought
-    counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-    return Reply(text, choice.get("finish_reason") or "stop", *counts, reasoning=reasoning)
+
+
+def compute_capability() -> float | None:
+    """The lowest compute capability of this machine's NVIDIA GPUs, None where there is none; initialises nothing."""
+    ask = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
+    with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+        return min(
+            map(float, subprocess.run(ask, capture_output=True, text=True, timeout=60, check=True).stdout.split())
+        )
+    return None
+
+
+def prepare_vllm() -> bool:
+    """Set what must be set before vLLM is imported, import it, and return whether it runs on the CPU. What the user has set stays."""
+    capability = compute_capability()
+    os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("VLLM_BATCH_INVARIANT", "1" if (capability or 0) >= 8 else "0")
+    if capability is None:
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
+        os.environ.setdefault(
+            "VLLM_CPU_ATTN_SPLIT_KV", "0"
+        )  # a request's attention is summed in an order that is its own
+        for package in (
+            "torchvision",
+            "torchaudio",
+            "torchcodec",
+        ):  # CUDA builds come with the CPU build and cannot be imported:
+            sys.modules.setdefault(package, None)  # type: ignore[arg-type]  # the libraries above take them for absent
+    try:
+        from vllm.platforms import current_platform
+    except ImportError as e:
+        raise UserError(f"--model needs vLLM ({e}): pip install -r requirements.txt, or use --url") from None
+    if current_platform.is_cpu():
+        os.environ["VLLM_BATCH_INVARIANT"] = "0"  # it crashes there; VllmChat sees to it in another way
+    return current_platform.is_cpu()
+
+
+class VllmChat:
+    """vLLM in this process. Equal (request, seed) gives equal tokens and log-probabilities whatever else is in flight: on NVIDIA
+    GPUs through vLLM's batch-invariant mode (its guarantee, in beta); on the CPU because no step has a single row, the one
+    case in which oneDNN's float32 product sums in another order: a companion request, never counted, is always in flight.
+    """
+
+    stop = False  # set by the log when the money is spent
+
+    def __init__(self, model: str, *, temperature: float, max_tokens: int, price: tuple | None):
+        self.model, self.price, self.temperature, self.max_tokens = model, price, temperature, max_tokens
+        self.llm, self.cpu, self.ids, self.done = None, False, itertools.count(), {}
+        self.options: dict = {}  # engine arguments beside ours
+        self.bits: dict | None = None  # tests/probe.py puts a dict here: index -> (tokens, their log-probabilities)
+        self.about = {"served_by": "vllm in this process", "model": portable(model), "seeds": "one per request"}
+
+    def load(self) -> None:
+        """Start the engine, once."""
+        if self.llm is not None:
+            return
+        self.cpu = prepare_vllm()
+        options = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
+        try:
+            from vllm import LLM, ModelRegistry
+            from vllm.transformers_utils.config import get_config
+
+            config = get_config(self.model, trust_remote_code=False)
+            if config.model_type == "gpt_oss":
+                raise UserError(
+                    "gpt-oss in this process would mix its reasoning into the text: use --url with a server's reasoning parser"
+                )
+            if self.cpu:
+                for name in (
+                    config.architectures
+                ):  # vLLM would look at the class in a process of its own, with those CUDA builds
+                    ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
+                context = min(CPU_CONTEXT, getattr(config.get_text_config(), "max_position_embeddings", CPU_CONTEXT))
+                options |= {
+                    "dtype": "float32",
+                    "enforce_eager": True,
+                    "block_size": 32,
+                    "kv_cache_memory_bytes": CPU_KV_BYTES,
+                }
+                options |= {"max_model_len": context, "max_num_seqs": CPU_BATCH + 1, "scheduling_policy": "priority"}
+                options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": context + CPU_BATCH + 1}
+            self.llm = LLM(self.model, **options | self.options)
+        except UserError:
+            raise
+        except (
+            Exception
+        ) as e:  # the loader's errors have no common type: a missing folder, no memory, an unknown architecture
+            raise UserError(
+                f"--model {portable(self.model)} cannot be loaded: {' '.join(str(e).split())[:400]}"
+            ) from None
+        self.about |= describe(self.llm.llm_engine)
+
+    def __call__(self, requests: list[list[Message]], seeds: list[int]) -> Iterator[tuple[int, Reply]]:
+        """Yield (index, Reply) in the order in which replies finish; the engine goes on while the caller asks for the next one."""
+        self.load()
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        engine, tokenizer = self.llm.llm_engine, self.llm.get_tokenizer()
+        room = engine.model_config.max_model_len
+        options = {"temperature": self.temperature, "output_kind": RequestOutputKind.FINAL_ONLY}
+        options["logprobs"] = None if self.bits is None else 0
+
+        def add(tokens: list[int], seed: int, max_tokens: int, **more) -> str:
+            name = f"{next(self.ids)}"
+            params = SamplingParams(seed=seed, max_tokens=max_tokens, **options, **more)
+            engine.add_request(name, tokens_input(tokens), params, priority=-1 if more else 0)
+            return name
+
+        mine, companion = {}, None
+        try:
+            for i, (messages, seed) in enumerate(zip(requests, seeds, strict=True)):
+                text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+                tokens = tokenizer.encode(text, add_special_tokens=False)
+                if len(tokens) + self.max_tokens > room:
+                    why = f"context overflow: prompt {len(tokens)} + max_tokens {self.max_tokens} > {room}"
+                    yield i, Reply("", "error", len(tokens), 0, error=why)
+                else:
+                    mine[add(tokens, seed, self.max_tokens)] = i, len(tokens)
+            while mine and not self.stop:
+                if self.cpu and (companion is None or companion in self.done):
+                    self.done.pop(companion, None)
+                    companion = add([0, 0], 0, min(256, room - 2), ignore_eos=True)
+                self.done |= {out.request_id: out for out in engine.step() if out.finished}
+                for name in [name for name in mine if name in self.done]:
+                    i, prompt_tokens = mine.pop(name)
+                    yield i, self.reply(i, prompt_tokens, self.done.pop(name).outputs[0])
+        finally:  # also when the caller stops early: nothing stays in flight
+            engine.abort_request([*mine, *([companion] if companion else [])])
+
+    def reply(self, i: int, prompt_tokens: int, out) -> Reply:
+        """The Reply to request i."""
+        if self.bits is not None:
+            self.bits[i] = list(out.token_ids), [p[t].logprob for t, p in zip(out.token_ids, out.logprobs, strict=True)]
+        text, reasoning = split_thinking(out.text)
+        return Reply(text, out.finish_reason, prompt_tokens, len(out.token_ids), reasoning=reasoning)
+
+    def cost(self, reply: Reply) -> float | None:
+        return cost_usd(reply, self.price)
+
+
+def describe(engine) -> dict:
+    """What the replies' bits depend on, for the log."""
+    import torch
+    import vllm
+
+    config = engine.vllm_config
+    (backend,) = engine.collective_rpc(lambda w: w.model_runner.attn_groups[0][0].backend.get_name())
+    return {
+        "vllm": vllm.__version__,
+        "device": torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"cpu, {torch.get_num_threads()} threads",
+        "dtype": str(config.model_config.dtype).removeprefix("torch."),
+        "attention": backend,
+        "prefix_caching": config.cache_config.enable_prefix_caching,
+        "batch_invariant": os.environ["VLLM_BATCH_INVARIANT"] == "1" or "cpu: no split attention, companion request",
+    }
 
 
 def open_chat(
@@ -267,6 +439,9 @@ def open_chat(
     if url:
         return HttpChat(url, model, temperature=temperature, max_tokens=max_tokens, price=price)
     if model:
+        folder, configs = Path(model), ("config.json", "params.json")
+        if not any((folder / name).exists() for name in configs) and not folder.is_file() and (folder.is_dir() or not HUB.fullmatch(model)):
+            raise UserError(f"--model {model} cannot be loaded: neither a folder with a config.json nor a hub name")
         return VllmChat(model, temperature=temperature, max_tokens=max_tokens, price=price)
     raise UserError(
         "no model: give --model PATH_OR_NAME (vLLM in this process) or --url URL (an OpenAI-compatible server)"
@@ -275,15 +450,15 @@ def open_chat(
 
 def portable(text: str) -> str:
     """A path or address as it may stand in a log: relative where it can be, without credentials or query."""
-    if "://" in text:
-        parts = urlsplit(text)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    if not text.startswith("/"):
-        return text
-    path = Path(text)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+    flag, value = re.fullmatch(r"(--[\w-]+=)?(.*)", text, re.S).groups("")
+    if re.fullmatch(r"https?://\S+", value):
+        return flag + re.sub(r"(https?://)([^/?#]*@)?([^?#]*).*", r"\1\3", value)
+    if not re.fullmatch(r"/\S+", value) and not (value.startswith("/") and os.path.exists(value)):
+        return text  # no path but a sentence, maybe
+    return flag + (os.path.relpath(value) if Path(value).is_relative_to(Path.cwd()) else Path(value).name)
 
 
+@functools.cache
 def environment(script: str) -> dict:
     """sha256 of the code that runs, versions and device: what a reader needs to judge whether a number can differ elsewhere."""
     here = Path(__file__).parent
@@ -306,11 +481,13 @@ def environment(script: str) -> dict:
 class Log:
     """The run: DIR/log.jsonl, append-only, one writer. What stands in it is not done again; in a replay nothing is done at all.
 
-    Lines: "run" (arguments, code, versions), "session" (one a process that wrote), then a line a finished unit, "result" last.
+    Lines: "run" (arguments, code, versions), "session" (a process that wrote), "engine" (what served it), then a line a finished unit, "result" last.
     Each carries `line_sha256`, a checksum of itself. Fields ending in _s are seconds: recorded, never compared.
     A replay takes its arguments from the first line (`args` is updated in place) and collects what differs in `differences`;
     otherwise a difference is a UserError that names the unit. run=None keeps the log in memory.
     """
+
+    FREE = {"run", "replay", "execute", "estimate", "plot", "url", "price_in", "price_out", "max_cost_usd"}
 
     def __init__(
         self,
@@ -323,33 +500,19 @@ class Log:
         execute: bool = False,
         max_cost_usd: float | None = None,
     ):
-        self.dir, self.replay, self.execute, self.max_cost_usd = (
-            Path(run) if run else None,
-            replay,
-            execute,
-            max_cost_usd,
-        )
+        self.dir, self.replay, self.execute = Path(run) if run else None, replay, execute
+        self.max_cost_usd = max_cost_usd
         self.lines: dict[tuple, dict] = {}  # (event, unit) -> the line
         self.differences: list[str] = []
         self.lock, self.fd, self.begun, self.session = threading.RLock(), -1, False, False
+        self.engines: list[dict] = []  # what served this session's calls, as far as the log says it already
         self.t0, self.cost = time.monotonic(), 0.0  # cost in USD, None once a call's is unknown
-        self.name = portable(f"{self.dir}/log.jsonl")
-        self.free = {
-            *free,
-            "run",
-            "replay",
-            "execute",
-            "estimate",
-            "plot",
-            "url",
-            "price_in",
-            "price_out",
-            "max_cost_usd",
-        }
-        own = {k: portable(v) if isinstance(v, str) else v for k, v in args.items() if k not in self.free}
+        self.name = str(self.path("log.jsonl"))  # in messages
+        identity = args.keys() - self.FREE - set(free)  # what may not change between the sessions of a run
+        own = {k: portable(v) if isinstance(v, str) else v for k, v in args.items() if k in identity}
         argv = [portable(a) for a in sys.argv[1:]]
         self.head = {"event": "run", "script": Path(script).name, "argv": argv, "args": own, **environment(script)}
-        old = self.load() if self.dir else []
+        old = self.load(self.dir / "log.jsonl") if self.dir else []
         if replay and not old:
             raise UserError(f"nothing to replay: {self.name} is absent or empty")
         if replay:
@@ -361,35 +524,23 @@ class Log:
         """A file beside the log, None where the run has no folder."""
         return self.dir / name if self.dir else None
 
-    def load(self) -> list[dict]:
+    def load(self, file: Path) -> list[dict]:
         """Lock the file, cut a torn last line, read and index the rest. Without one finished call it is begun anew."""
-        file = self.path("log.jsonl")
-        assert file is not None
-        if self.replay:
-            data = file.read_bytes() if file.exists() else b""
-        else:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            self.fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-            data = file.read_bytes()
-            try:
-                fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                pids = re.findall(rb'"event": "session".*?"pid": (\d+)', data)
-                raise UserError(
-                    f"{self.name} is being written by another process (pid {int(pids[-1]) if pids else '?'})"
-                ) from None
+        if not self.replay:
+            self.fd = claim(file)
+        data = file.read_bytes() if file.exists() else b""
+        if not data.startswith(b'{"event": "run"'[: len(data)]):
+            raise UserError(f"{self.name} is not the log of a run")
         whole, _, torn = data.rpartition(b"\n")  # on \n alone: str.splitlines would break at U+2028
         lines = [self.parse(k, raw) for k, raw in enumerate(whole.split(b"\n"), 1)] if whole else []
-        if lines and (lines[0].get("event") != "run" or lines[0].get("script") != self.head["script"]):
-            raise UserError(
-                f"{self.name} is a log of {lines[0].get('script', 'something else')}, not of {self.head['script']}"
-            )
-        self.begun = any(line["event"] in ("call", "result") for line in lines)
-        if not self.begun and not self.replay:
+        if lines and lines[0].get("script") != self.head["script"]:
+            raise UserError(f"{self.name} is a log of {lines[0].get('script')}, not of {self.head['script']}")
+        self.begun = self.replay or any(line["event"] in ("call", "result") for line in lines)
+        if not self.begun:
             self.lines.clear()
         if not self.replay:
             os.ftruncate(self.fd, len(data) - len(torn) if self.begun else 0)
-        return lines if self.begun or self.replay else []
+        return lines if self.begun else []
 
     def parse(self, number: int, raw: bytes) -> dict:
         """One line of the log, indexed by its unit. A broken or edited line is named; a replay goes on after naming it."""
@@ -405,7 +556,9 @@ class Log:
         return self.index(line)
 
     def key(self, line: dict) -> tuple:
-        return line["event"], tuple(line.get("unit", ())) or (len(self.lines) if line["event"] == "session" else 0)
+        return line["event"], tuple(line.get("unit", ())) or (
+            0 if line["event"] in ("run", "result") else len(self.lines)
+        )
 
     def index(self, line: dict) -> dict:
         self.lines[self.key(line)] = line
@@ -439,9 +592,7 @@ class Log:
         """Write one line, in one write, when its unit is finished. A kill loses at most what was in flight."""
         with self.lock:
             if self.replay:
-                raise Stopped(
-                    f"the log ends before {record['event']} {record.get('unit')}; {len(self.lines)} lines read", 1
-                )
+                raise self.ended(record["event"], record.get("unit"))
             if not self.session:
                 self.session = True
                 if not self.begun:
@@ -450,16 +601,22 @@ class Log:
             record = json.loads(json.dumps({**record, "t_s": round(time.monotonic() - self.t0, 3)}, allow_nan=False))
             if self.fd >= 0:
                 text = json.dumps({**record, "line_sha256": checksum(record)}, ensure_ascii=False)
-                os.write(
-                    self.fd, text.encode("utf-8", "backslashreplace") + b"\n"
-                )  # a lone surrogate as its JSON escape
+                line = text.encode("utf-8", "backslashreplace") + b"\n"  # a lone surrogate as its JSON escape
+                if (written := os.write(self.fd, line)) < len(line):  # the disk is full: the log stays whole
+                    os.ftruncate(self.fd, os.fstat(self.fd).st_size - written)
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             return self.index(record)
+
+    def ended(self, event: str, unit: object) -> Stopped:
+        """What a replay raises where the log lacks the next line: the run is unfinished, or the log was tampered with."""
+        differences = "".join(f"\nDIFFERENT: {what}" for what in self.differences)
+        return Stopped(f"{self.name} ends before {event} {unit}; {len(self.lines)} lines read{differences}", 1)
 
     def find(self, event: str, unit: Unit, asked: str) -> dict | None:
         """The line of a finished unit; a difference where it answered another question (`asked` is what was asked, hashed)."""
         line = self.lines.get((event, unit))
         if line is None and self.replay:
-            raise Stopped(f"the log ends before {event} {unit}; {len(self.differences)} differences up to there", 1)
+            raise self.ended(event, unit)
         if line is not None and line.get("asked") != asked:
             self.differ(f"{event} {unit} was asked for something else than now (prompt, seed or program)")
         return line
@@ -477,14 +634,20 @@ class Log:
         if todo:
             if self.max_cost_usd is not None and chat.price is None:
                 raise UserError("--max-cost-usd needs --price-in and --price-out")
-            self.check_budget()
-            for j, reply in chat([requests[i] for i in todo], [seeds[i] for i in todo]):
+            chat.stop = self.is_spent()
+            for j, reply in () if chat.stop else chat([requests[i] for i in todo], [seeds[i] for i in todo]):
+                if chat.about not in self.engines:
+                    self.engines.append(dict(chat.about))
+                    self.append({"event": "engine", **chat.about})
                 unit, cost = units[todo[j]], cost_usd(reply, chat.price)
                 call = {"event": "call", "unit": unit, "asked": asked[todo[j]], "seed": seeds[todo[j]], **asdict(reply)}
                 lines[todo[j]] = self.append({**call, "cost_usd": cost})
                 yield todo[j], reply
-                self.check_budget()
-        self.warn_identical(requests, [line or {} for line in lines])
+                chat.stop = self.is_spent()
+        if None in lines:
+            said = f"--max-cost-usd {self.max_cost_usd} is spent ({self.cost:.4f}); a higher one goes on from here"
+            raise Stopped(said)
+        self.warn_identical(requests, lines)
 
     def warn_identical(self, requests: list[list[Message]], lines: list[dict]) -> None:
         """Say when most replies to one prompt are copies: one seed for all of them, or a temperature of 0, looks like this."""
@@ -498,11 +661,10 @@ class Log:
                 file=sys.stderr,
             )
 
-    def check_budget(self) -> None:
-        if self.max_cost_usd is not None and self.cost is not None and self.cost >= self.max_cost_usd:
-            raise Stopped(
-                f"--max-cost-usd {self.max_cost_usd} is spent ({self.cost:.4f}); a higher one goes on from here"
-            )
+    def is_spent(self) -> bool:
+        if self.max_cost_usd is not None and self.cost is None:
+            raise UserError("--max-cost-usd cannot be kept: calls without prices or without token counts in the log")
+        return self.max_cost_usd is not None and self.cost >= self.max_cost_usd
 
     def once(
         self, event: str, unit: Unit, asked: str, compute: Callable[[], dict], check: Callable | None = None
@@ -517,9 +679,9 @@ class Log:
             return self.append({"event": event, "unit": unit, "asked": sha256(asked), **compute()})
         if self.execute:
             self.compare(unit, line, compute())
-        if check is not None:
-            self.compare(unit, line, check(line))
-        return line
+        found = check(line) if check is not None else {}
+        self.compare(unit, line, found)
+        return line | found  # so that a replay decides by what it recomputed
 
     def write(self, event: str, unit: Unit, **fields) -> dict:
         """A line that follows from others (a round): appended once; where it stands already, compared with what is recomputed."""
@@ -531,34 +693,28 @@ class Log:
 
     def usage(self) -> dict[str, dict]:
         """Calls, tokens and USD by role; None where a call's count or price is unknown."""
-        usage: dict[str, dict] = {}
+        calls: dict[str, list[dict]] = {}
         for (event, unit), line in list(self.lines.items()):
             if event == "call":
-                role = usage.setdefault(
-                    unit[0], {"calls": 0, "prompt_tokens": 0, "completion_tokens": 0, "cost_usd": 0.0}
-                )
-                role["calls"] += 1
-                for k in ("prompt_tokens", "completion_tokens", "cost_usd"):
-                    role[k] = None if role[k] is None or line[k] is None else role[k] + line[k]
-        return usage
+                calls.setdefault(unit[0], []).append(line)
+        keys = ("prompt_tokens", "completion_tokens", "cost_usd")
+        return {role: {"calls": len(x), **{k: total(c[k] for c in x) for k in keys}} for role, x in sorted(calls.items())}
 
     def wall_s(self) -> float:
         """Seconds of all sessions that wrote to this log: each session's last line counts from its start."""
-        total, last = 0.0, 0.0
-        for line in self.lines.values():
-            total, last = (
-                (total + last, 0.0) if line["event"] == "session" else (total, max(last, line.get("t_s", 0.0)))
-            )
-        return round(total + last, 1)
+        seconds = [0.0]
+        for key, line in self.lines.items():
+            if line["event"] == "session":
+                seconds.append(0.0)
+            elif key != ("run", 0):  # the first line belongs to the session after it
+                seconds[-1] = max(seconds[-1], line.get("t_s", 0.0))
+        return round(sum(seconds), 1)
 
     def finish(self, **fields) -> int:
         """The result line, with tokens, cost and seconds; returns main's exit code: 1 where a replay found differences."""
-        usage = self.usage().values()
-        tokens = {}
-        for k in ("prompt_tokens", "completion_tokens"):
-            counts = [role[k] for role in usage]
-            tokens[k.removesuffix("_tokens")] = None if None in counts else sum(counts)
-        fields |= {"tokens": tokens, "cost_usd": self.cost if usage else None}
+        calls = [line for (event, _), line in self.lines.items() if event == "call"]
+        tokens = {k: total(call[f"{k}_tokens"] for call in calls) for k in ("prompt", "completion")}
+        fields |= {"tokens": tokens, "cost_usd": total(call["cost_usd"] for call in calls) if calls else None}
         if ("result", 0) in self.lines:
             self.compare("", self.lines["result", 0], fields)
         else:
@@ -570,9 +726,31 @@ class Log:
         return 1 if self.differences else 0
 
 
+def claim(file: Path) -> int:
+    """Open a log to append to it; UserError that names the process which is doing so already."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        locks = Path("/proc/locks").read_text() if Path("/proc/locks").exists() else ""
+        holder = re.search(rf"FLOCK .* (\d+) \w+:\w+:{os.fstat(fd).st_ino} ", locks)
+        who = f"another process (pid {holder[1] if holder else 'unknown'})"
+        raise UserError(f"{file} is being written by {who}") from None
+    return fd
+
+
 def checksum(line: dict) -> str:
     """16 hex digits of the sha256 of a log line without its checksum."""
     return sha256(json.dumps({k: v for k, v in line.items() if k != "line_sha256"}))[:16]
+
+
+def total(values: Iterable[float | None]) -> float | None:
+    """The sum in whatever order the values came, None where one is unknown."""
+    known = list(values)
+    if None in known:
+        return None
+    return sum(known) if all(isinstance(v, int) for v in known) else math.fsum(known)
 
 
 def short(value: object) -> str:
@@ -595,17 +773,20 @@ ENVIRONMENT = {
     "PYTHONHASHSEED": "0",
     "PYTHONDONTWRITEBYTECODE": "1",
 } | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-# The parent of a candidate, PID 1 of its namespace: exit 64 = it ended well, 65 = it failed, 128 + n = signal n; all else is the sandbox's own failure.
+# A program's parent, PID 1 of its namespace. Exit 64: all well, 65: failed, 128 + n: signal n; else the sandbox failed.
 INIT = """exec 3>&2 2>/dev/null; echo 1000 >/proc/self/oom_score_adj
-"$@" 2>&3 3>&-; code=$?; [ $code -ge 128 ] && exit $code; [ $code -eq 0 ] && exit 64; exit 65"""
-PROBE = "import json, threading\nt = threading.Thread(target=json.dump, args=([], open('result.json', 'w')))\nt.start()\nt.join()\n"
+(exec "$@" 2>&3 3>&-); code=$?; [ $code -ge 128 ] && exit $code; [ $code -eq 0 ] && exit 64; exit 65"""
+PROBE = """import json, threading
+threading.Thread(target=json.dump, args=([], open("result.json", "w"))).start()
+"""
 OUT_OF_MEMORY = re.compile(r"[\w.]*MemoryError\b|.*(bad_alloc|Cannot allocate memory|failed to map segment)")
-X, Y = TypeVar("X"), TypeVar("Y")
+X = TypeVar("X")
+Y = TypeVar("Y")
 
 
 @dataclass(frozen=True)
 class Run:
-    """One execution. `result` is the text of ./result.json, None where there is none; it is data of an untrusted program."""
+    """One execution. `result` is the text of ./result.json, untrusted data; None where there is none."""
 
     status: str  # ok | timeout | runtime_error | syntax_error | memory | output_limit | no_result
     stdout: str
@@ -621,11 +802,11 @@ class Box(NamedTuple):
     name: str  # bwrap | unshare | process group
     offline: bool  # own network namespace
     drop: bool  # root gives the candidate an unprivileged uid of its own
-    count: bool  # RLIMIT_NPROC
+    nproc: bool  # RLIMIT_NPROC
 
 
 def bwrap(box: Box, work: str) -> list[str]:
-    """All read-only but the work folder; /tmp, /run and everybody's home empty, but for the interpreter if it lives there."""
+    """All read-only but the work folder; /tmp, /run and all homes empty, but for the interpreter if it lives there."""
     homes = ("/tmp", "/run", "/var/tmp", "/root", "/home", os.path.expanduser("~"))
     masks = sorted({os.path.realpath(p) for p in homes if os.path.isdir(p)} - {"/"})
     prefixes = (sys.prefix, sys.base_prefix, str(Path(os.path.realpath(sys.executable)).parent.parent))
@@ -637,7 +818,7 @@ def bwrap(box: Box, work: str) -> list[str]:
             argv += [a for d in inside for a in ("--dir", d)] + ["--ro-bind", p, p]
     argv += ["--bind", work, WORK, "--bind", work, "/dev/shm", "--chdir", WORK]  # semaphores need a writable /dev/shm
     argv += [a for p in [*masks, "/dev"] for a in ("--remount-ro", p)]
-    argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1", "--die-with-parent"]
+    argv += ["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--as-pid-1", "--new-session", "--die-with-parent"]
     root = ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"] if os.geteuid() == 0 else []
     return argv + ["--unshare-net"] * box.offline + root
 
@@ -648,14 +829,15 @@ def command(box: Box, work: str, uid: int, timeout_s: float, memory_mb: int) -> 
     if box.name == "bwrap":
         argv = bwrap(box, work)
     elif box.name == "unshare":
-        argv = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-current-user"]), "--pid", "--ipc", "--uts"]
-        argv += ["--fork", "--kill-child", "--mount-proc", *["--net"] * box.offline]
+        argv = ["setpriv", "--pdeathsig", "KILL", "unshare"]
+        argv += [*([] if os.geteuid() == 0 else ["--user", "--map-current-user"]), "--pid", "--ipc", "--uts"]
+        argv += ["--fork", "--kill-child", "--mount-proc", *["--net"] * box.offline, "setsid"]
     argv += ["sh", "-c", INIT, "sh"]
     if os.geteuid() == 0:
         argv += drop_to(uid) if box.drop else ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
     argv += ["taskset", "-c", ",".join(map(str, CORES))]  # the engine may have pinned the thread that starts us
     limits = {"cpu": math.ceil(timeout_s), "as": memory_mb << 20, "fsize": FILE_BYTES, "core": 0}
-    limits |= {"nproc": PROCESSES} if box.count else {}
+    limits |= {"nproc": PROCESSES} if box.nproc else {}
     return [*argv, "prlimit", *(f"--{k}={v}" for k, v in limits.items()), sys.executable, "-s", "-P", "program.py"]
 
 
@@ -664,7 +846,7 @@ def drop_to(uid: int) -> list[str]:
 
 
 def fresh_uid() -> int:
-    """Nobody's, and another one for each run, so that candidates share no process count and cannot signal each other."""
+    """Nobody's, and another one for each run: candidates share no process count and cannot signal each other."""
     wide = "4294967295" in Path("/proc/self/uid_map").read_text()  # a container may have 65,536 uids only
     return 2_000_000_000 + next(UIDS) % 100_000_000 if wide else 61_200 + next(UIDS) % 4000
 
@@ -674,32 +856,38 @@ def kill(pid: int) -> None:
         os.kill(pid, 9)
 
 
+def children(pids: list[int]) -> list[int]:
+    with contextlib.suppress(OSError):
+        return [int(child) for p in pids for child in Path(f"/proc/{p}/task/{p}/children").read_text().split()]
+    return []
+
+
+def stop(pid: int, expired: threading.Event, exited: threading.Event) -> None:
+    """End what pid started, from the program outwards: only processes that somebody waits for add to the CPU time."""
+    expired.set()
+    started = children([pid])
+    for generation, patience_s in ((children(started), 0.3), (started, 10)):
+        for victim in generation:
+            kill(victim)
+        if exited.wait(patience_s):
+            return
+    kill(-pid)
+
+
 def execute(argv: list[str], work: str, env: dict, files: tuple, wall_s: float) -> tuple[int, float, bool]:
     """(exit code, CPU seconds of the tree, whether the wall limit ended it). Nothing of its process group is left."""
-    stdin, stdout, stderr = files
-    process = subprocess.Popen(
-        argv, cwd=work, env=env, stdin=stdin, stdout=stdout, stderr=stderr, start_new_session=True
-    )
-    pid, exited, expired = process.pid, threading.Event(), threading.Event()
-
-    def stop() -> None:
-        expired.set()
-        with contextlib.suppress(
-            OSError
-        ):  # first what the sandbox started (PID 1: all of its namespace), so that its CPU time is seen
-            for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-                kill(int(child))
-        if not exited.wait(2):
-            kill(-pid)
-
-    timer = threading.Timer(wall_s, stop)
-    timer.start()
+    stdin, out, err = files
+    process = subprocess.Popen(argv, cwd=work, env=env, stdin=stdin, stdout=out, stderr=err, start_new_session=True)
+    pid, expired, exited = process.pid, threading.Event(), threading.Event()
+    timer = threading.Timer(wall_s, stop, (pid, expired, exited))
     try:
+        timer.start()
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)  # not reaped yet, so that no signal can meet a recycled pid
     finally:
         timer.cancel()
         exited.set()
-        timer.join()
+        if timer.ident:
+            timer.join()
         kill(-pid)
         _, status, usage = os.wait4(pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
@@ -715,18 +903,24 @@ def tail(file) -> str:
 
 def sweep(box: Box, work: str, uid: int) -> None:
     """Without a PID namespace: kill what left the process group, by its uid, else by the folder in its environment."""
-    if box.drop:
+
+    def belongs(process: Path) -> bool:
+        with contextlib.suppress(OSError):
+            if not box.drop:
+                return f"HOME={work}\0".encode() in (process / "environ").read_bytes()
+            status = (process / "status").read_text()
+            return f"\nUid:\t{uid}\t" in status and "\nState:\tZ" not in status
+        return False
+
+    if box.drop:  # all at once, which no fork can outrun
         subprocess.run([*drop_to(uid), "sh", "-c", "kill -9 -1"], check=False, stderr=subprocess.DEVNULL)
-        return
-    for _ in range(20):
-        found = 0
-        for environ in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if f"HOME={work}".encode() in environ.read_bytes():
-                    found += 1
-                    kill(int(environ.parent.name))
-        if not found:
+    for _ in range(100):
+        left = [int(process.name) for process in Path("/proc").glob("[0-9]*") if belongs(process)]
+        for pid in left:
+            kill(pid)
+        if not left:
             return
+        time.sleep(0.01)
 
 
 def read_result(path: str) -> str | None:
@@ -750,12 +944,12 @@ def remove(folder: str) -> None:
 
 
 def status_of(code: int, cpu_s: float, limit_s: float, stderr: str, enough: bool) -> str:
-    """The status of a program that neither met the wall limit nor flooded its output; RuntimeError if it is the sandbox that failed."""
+    """The status of a program that met neither the wall nor the output limit; RuntimeError if the sandbox failed."""
     last = stderr.rstrip().rpartition("\n")[2]
     if code == 64:
         return "ok" if enough else "no_result"
-    if code == 137:  # SIGKILL: by RLIMIT_CPU, else by the kernel out of memory
-        return "timeout" if cpu_s >= math.ceil(limit_s) else "memory"
+    if code == 137:  # SIGKILL, by RLIMIT_CPU (which counts in ticks, often too many), else by the kernel out of memory
+        return "timeout" if cpu_s >= 0.5 * limit_s else "memory"
     if code != 65 and code < 128:
         raise RuntimeError(f"the sandbox failed with exit code {code}: {stderr[-500:]}")
     if OUT_OF_MEMORY.match(last):
@@ -767,9 +961,7 @@ def status_of(code: int, cpu_s: float, limit_s: float, stderr: str, enough: bool
 
 def run_in(box: Box, source: str, *, timeout_s: float, memory_mb: int, stdin: str, expect_result: bool) -> Run:
     home, uid = tempfile.mkdtemp(prefix="program-"), fresh_uid()
-    work = os.path.join(
-        home, "work"
-    )  # the candidate owns it, but not its parent, so it cannot put another folder in its place
+    work = os.path.join(home, "work")  # the program owns this but not `home`, so it cannot put a link in its place
     inside = WORK if box.name == "bwrap" else work
     try:
         os.mkdir(work)
@@ -802,13 +994,13 @@ def find_box() -> Box:
     """The first way of isolation in which a small program really runs here; UserError where none does."""
     probe = PROBE + ("import numpy\n" if importlib.util.find_spec("numpy") else "")
     said = ""
-    for drop, (name, offline), count in itertools.product(
+    for drop, (name, offline), nproc in itertools.product(
         (True, False) if os.geteuid() == 0 else (False,),
         (("bwrap", True), ("bwrap", False), ("unshare", True), ("unshare", False), ("process group", False)),
         (True, False),
     ):
-        box = Box(name, offline, drop, count)
-        if count and name == "process group" and not drop:
+        box = Box(name, offline, drop, nproc)
+        if nproc and name == "process group" and not drop:
             continue  # the limit would count every process and thread of the user, the engine's too
         try:
             run = run_in(box, probe, timeout_s=20, memory_mb=2048, stdin="", expect_result=True)
@@ -818,36 +1010,36 @@ def find_box() -> Box:
         if run.status == "ok":
             return box
         said = run.stderr[-500:]
-    raise UserError(f"no way of running a program apart works on this machine: {said}")
+    raise UserError(f"no way of running a program apart works on this machine: {' '.join(said.split())}")
 
 
 def sandbox() -> dict:
     """{"name", "not_covered"}: what isolates programs on this machine, probed once, and what it leaves open."""
     box = find_box()
     gaps = {
-        "reading files that every user may read": True,
-        "memory and CPU time of several processes together (the limits are per process; the wall limit is for all)": True,
+        "reading files that its user may read" + ", outside /tmp, /run and homes" * (box.name == "bwrap"): True,
+        "memory and CPU time of several processes together (limits are per process, but for the wall limit)": True,
         "disk space by many files (the limit is per file)": True,
         "network": not box.offline,
         "files: it may write where its user may": box.name != "bwrap",
-        "the engine's death by SIGKILL leaves programs running until their limits": box.name != "bwrap",
+        "programs outlive an engine that is killed, until their limits": box.name == "process group",
         "signals to other processes of its user": box.name == "process group" and not box.drop,
         "a daemon that changes session and environment": box.name == "process group" and not box.drop,
-        "fork bombs (no process limit)": not box.count or (os.geteuid() == 0 and not box.drop),
+        "fork bombs (no process limit)": not box.nproc or (os.geteuid() == 0 and not box.drop),
         "it runs as root (an unprivileged user cannot run this interpreter)": os.geteuid() == 0 and not box.drop,
     }
     return {"name": box.name, "not_covered": [gap for gap, is_open in gaps.items() if is_open]}
 
 
 def run_program(source: str, *, timeout_s: float, memory_mb: int, stdin: str = "", expect_result: bool = False) -> Run:
-    """Run an untrusted Python program as program.py in an empty folder (cwd, HOME, TMPDIR), at most one a core at any time.
+    """Run an untrusted Python program as program.py in an empty folder (cwd, HOME, TMPDIR), at most one a core.
 
-    Limits: CPU seconds `timeout_s` (a whole number, rounded up) and address space `memory_mb` for each process, wall time
-    1.5 timeout_s + 1 for all of them, 32 processes and threads, 16 MiB a file, 1 MiB of stdout and of stderr.
-    Covered: endless loops, sleepers, ignored signals, children and daemons left behind (none outlives the call), fork, memory,
-    output and file bombs, the terminal's stdin, the engine's environment, open files and CPU pinning, links and FIFOs for result.json,
-    folders that resist removal; with bwrap also the network, writes outside the folder, the files of /tmp and of all homes,
-    signals to and sight of other processes, state kept for the next program.
+    Limits: CPU time `timeout_s` (whole seconds, rounded up) and address space `memory_mb` of each process, wall time
+    1.5 timeout_s + 1 of all of them, 32 processes and threads, 16 MiB a file, 1 MiB of stdout and of stderr.
+    Covered: endless loops, sleepers, ignored signals, children and daemons (none outlives the call), fork, memory,
+    output and file bombs, the terminal's stdin, the engine's environment, open files and CPU pinning, result.json as a
+    link or a FIFO, folders that resist removal; with bwrap also the network, writes outside the folder, the files of
+    /tmp and of all homes, signals to and sight of other processes, state kept for the next program.
     Not covered: `sandbox()["not_covered"]`, which depends on what this machine allows, and holes in the kernel.
     RuntimeError where the sandbox itself failed: that is never the program's fault.
     """
@@ -868,12 +1060,13 @@ def parallel(fn: Callable[[X], Y], items: Iterable[tuple[int, X]]) -> dict[int, 
 
 FENCE = re.compile(r"[ \t]*+(?:[-*+>]|\d{1,3}[.)])?[ \t]*+(`{3,}+|~{3,}+)([^`]*)$")
 SEARCH = re.compile(r"[ \t]*<{5,9}[ \t]*SEARCH\b")
-ODD = {0x2212: "-", 0x2013: "-", 0x200B: "", 0xFEFF: ""}
-ODD |= dict.fromkeys(map(ord, "\u00a0\u202f\u2007\u2009\u3000"), " ")
-ODD |= dict.fromkeys(map(ord, "“”„‟"), '"') | dict.fromkeys(map(ord, "‘’‚‛"), "'")
-TOKEN = re.compile(  # a string or a comment, which stay as they are; a string in typographic quotes; any other odd character
-    r"""(\"{3}(?:\\.|[^\\])*?(?:\"{3}|\Z)|'{3}(?:\\.|[^\\])*?(?:'{3}|\Z)|"(?:\\.|[^"\\\n])*+"?|'(?:\\.|[^'\\\n])*+'?|\#[^\n]*)"""
-    r"""|[“”„‟]([^“”„‟"\n]*)[“”„‟]|[‘’‚‛]([^‘’‚‛'\n]*)[‘’‚‛]|[“”„‟‘’‚‛\u00a0\u202f\u2007\u2009\u3000\u2212\u2013\u200b\ufeff]""",
+DOUBLE, SINGLE, SPACE = "\u201c\u201d\u201e\u201f", "\u2018\u2019\u201a\u201b", "\u00a0\u2007\u2009\u202f\u3000"
+ODD = {0x2013: "-", 0x2212: "-", 0x200B: "", 0xFEFF: ""} | dict.fromkeys(map(ord, SPACE), " ")
+ODD |= dict.fromkeys(map(ord, DOUBLE), '"') | dict.fromkeys(map(ord, SINGLE), "'")
+# A string or comment (stays as it is); a string in typographic quotes (only these change); any other odd character.
+TOKEN = re.compile(
+    r"""("{3}(?:\\.|[^\\])*?(?:"{3}|\Z)|'{3}(?:\\.|[^\\])*?(?:'{3}|\Z)|"(?:\\.|[^"\\\n])*+"?|'(?:\\.|[^'\\\n])*+'?|\#[^\n]*)"""
+    rf"""|[{DOUBLE}]([^{DOUBLE}"\n]*+)[{DOUBLE}]|[{SINGLE}]([^{SINGLE}'\n]*+)[{SINGLE}]|[{"".join(map(chr, ODD))}]""",
     re.S,
 )
 
@@ -900,7 +1093,7 @@ def marked(lines: list[str]) -> list[tuple[str, bool]]:
 
 
 def fenced(lines: list[str], strict: bool) -> list[tuple[str, bool]]:
-    """(content, whether it is closed) of fenced blocks: paired as CommonMark does, else all that stands between any two fences."""
+    """(content, closed?) of fenced blocks, paired as CommonMark does; not strict: of all between any two fences."""
     blocks, start, fence = [], 0, "" if strict else "`"
     for n, line in enumerate(lines):
         if not (m := FENCE.match(line)):
@@ -926,16 +1119,18 @@ def parsed(code: str, entry_point: str) -> tuple[str, bool] | None:
             continue
         names = {getattr(node, "name", "") for node in body}
         names |= {getattr(t, "id", "") for n in body for t in [*getattr(n, "targets", []), getattr(n, "target", None)]}
-        return text, entry_point in names if entry_point else any(not isinstance(n, ast.Expr) for n in body)
+        does_something = any(not isinstance(n, ast.Expr) or isinstance(n.value, ast.Call) for n in body)
+        return text, entry_point in names if entry_point else does_something
     return None
 
 
 def extract_code(reply: str, entry_point: str, finish_reason: str) -> tuple[str | None, str]:
     """(program, "ok"), or (None, "no_code" | "truncated" | "syntax_error" | "unsupported" edit format).
 
-    The program is the last complete EDIT-START/EDIT-END pair, markers included, else the last fenced block (else the reply as it stands),
-    that parses and defines entry_point at its top level; "" asks for any code. In a reply cut off by its length only complete blocks
-    count, even where an open one happens to parse. Thinking is dropped; odd quotes and spaces are mended only in code that does not parse.
+    The program is the last complete EDIT-START/EDIT-END pair, markers included, else the last fenced block, else the
+    reply as it stands, that parses and defines entry_point at its top level ("" asks for any code). Of a reply cut off
+    by its length only complete blocks count, even where an open one happens to parse. Thinking is dropped; typographic
+    quotes and spaces are mended only outside strings and only in code that does not parse as it stands.
     """
     text = re.split(r"</think(?:ing)?>", reply.replace("\r\n", "\n").replace("\r", "\n"))[-1].lstrip("\ufeff")
     lines = [] if text.lstrip().startswith("<think") else text.split("\n")
@@ -950,7 +1145,7 @@ def extract_code(reply: str, entry_point: str, finish_reason: str) -> tuple[str 
             found = parsed(code, entry_point)
             if found and found[1]:
                 return found[0].strip("\n"), "ok"
-            broken |= not found
+            broken |= found is None and f"def {entry_point}" in code
     if cut:
         return None, "truncated"
     if any(re.match(r"@@ -\d", line) for line in lines):

@@ -5,6 +5,7 @@ Run python tests/fake_server.py --port 8000 --latency-s 0.2    (answers every re
 """
 
 import argparse
+import contextlib
 import json
 import threading
 import time
@@ -33,6 +34,10 @@ class FakeServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+
+            def handle(self) -> None:
+                with contextlib.suppress(ConnectionError):  # the client was killed, or has hung up
+                    super().handle()
 
             def do_GET(self) -> None:
                 self.send(200, {}, {"object": "list", "data": [{"id": "fake", "object": "model"}]})
