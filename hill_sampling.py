@@ -200,12 +200,13 @@ class Wiring:
         self.task = import_module(f"evaluators.{args.task}")
         self.records: dict[tuple[int, int], dict] = {}  # (t, i) -> what the program, or the lack of one, came to
 
-    def sample(self, t: int, contexts: list[str], seeds: list[int]) -> Iterator[tuple[int, str | None]]:
-        """(i, program) as replies finish; None, with the reason in records, where a reply holds no program."""
+    def sample(self, t: int, contexts: list[str], seeds: list[int], first: int = 0) -> Iterator[tuple[int, str | None]]:
+        """(i, program) as replies finish, i from first on; None, with the reason in records, where a reply holds none."""
         hint = f"\nHint: {self.args.hint}\n" if self.args.hint else ""
         requests = [[{"role": "user", "content": self.task.PROMPT.format(program=c) + hint}] for c in contexts]
-        units = [("edit", self.args.task, t, i) for i in range(len(requests))]
-        for i, reply in self.log.calls(self.chat, units, requests, seeds):
+        units = [("edit", self.args.task, t, first + k) for k in range(len(requests))]
+        for k, reply in self.log.calls(self.chat, units, requests, seeds):
+            i = first + k
             program, status = common.extract_code(reply.text, self.task.ENTRY, reply.finish_reason)
             if program is None:
                 self.records[t, i] = {
@@ -311,10 +312,11 @@ def plot(path: Path, log: common.Log, task, construction: object) -> None:
 
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     left, right = figure.subplots(1, 2)
-    x, y = curve(log.head, [line for (event, _), line in log.lines.items() if event == "round"])
+    head = log.lines["run", 0]
+    x, y = curve(head, [line for (event, _), line in log.lines.items() if event == "round"])
     left.step(x, [math.nan if v is None else v for v in y], where="post", marker=".")
     left.set(xlabel="completions", ylabel=f"best certified score ({'higher' if task.HIGHER else 'lower'} is better)")
-    left.set_title(f"{log.head['args']['task']}: N = {log.head['args']['N']}, M = {log.head['args']['M']}")
+    left.set_title(f"{head['args']['task']}: N = {head['args']['N']}, M = {head['args']['M']}")
     if construction is not None:
         task.plot(construction, right)
     figure.savefig(path, dpi=110)
@@ -323,6 +325,8 @@ def plot(path: Path, log: common.Log, task, construction: object) -> None:
 def compare(runs: list[str], out: str | None) -> int:
     """One table and one figure: the best score after each round of every run, by search; mean, standard error, best over seeds."""
     groups: dict[tuple, list[tuple[list[int], list[float]]]] = {}
+    if not runs:
+        raise common.UserError("compare: name the run folders")
     for run in runs:
         log = common.Log(run, __file__, {}, replay=True)
         if log.differences:
@@ -363,9 +367,8 @@ def plot_groups(path: Path, groups: dict) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "usage": argparse.SUPPRESS}  # errors in one line
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, **style)
     add = parser.add_argument
     add("task", nargs="?", choices=[*TASKS, "compare"], help="the task; compare: RUN folders as further arguments")
     add("runs", nargs="*", help="with compare: run folders")
@@ -409,14 +412,19 @@ def check(args: argparse.Namespace) -> None:
     for name in ("N", "M", "K", "memory_mb"):
         if getattr(args, name) < 1:
             raise common.UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
-    if min(args.timeout_s) <= 0:
-        raise common.UserError(f"--timeout-s {min(args.timeout_s)}: must be above 0")
+    if args.seed < 0 or args.N * args.M > 1_000_000:
+        raise common.UserError("--seed must be at least 0, and N * M at most 1,000,000, for no two runs to share a seed")
+    for timeout_s in args.timeout_s:
+        if not 0 < timeout_s < math.inf:
+            raise common.UserError(f"--timeout-s {timeout_s}: must be above 0 and finite")
     if args.runs:
         raise common.UserError(f"run folders ({args.runs[0]} ...) are for compare alone")
     if args.task is None and not args.replay:
         raise common.UserError(f"name a task: {', '.join(TASKS)}, or compare")
     if args.replay and not args.run:
         raise common.UserError("--replay needs --run DIR")
+    if args.execute and not args.replay:
+        raise common.UserError("--execute goes with --replay")
     if args.plot and not args.run:
         raise common.UserError("--plot needs --run DIR for figure.png")
     if args.search == "subpopulation" and args.N % POPULATION:
@@ -439,15 +447,13 @@ def main(argv: list[str] | None = None) -> int:
     if args.estimate:
         estimate(args)
         return 0
+    keys = ("model", "url", "temperature", "max_tokens", "price_in", "price_out")
+    chat = None if args.replay else common.open_chat(**{k: getattr(args, k) for k in keys})
     options = {"replay": args.replay, "execute": args.execute, "max_cost_usd": args.max_cost_usd}
     log = common.Log(args.run, __file__, vars(args), free={"runs"}, **options)
-    chat = None
-    if not args.replay:
-        keys = ("model", "url", "temperature", "max_tokens", "price_in", "price_out")
-        chat = common.open_chat(**{k: getattr(args, k) for k in keys})
     from tqdm import tqdm
 
-    with tqdm(total=args.N * args.M, unit="edit", disable=args.replay) as bar:
+    with tqdm(total=args.N * args.M, unit="edit", disable=args.replay or None) as bar:  # None: not into a file
         wiring = Wiring(args, log, chat, bar)
         if not args.replay:
             wiring.task.self_test(common.run_program)
@@ -455,10 +461,11 @@ def main(argv: list[str] | None = None) -> int:
         x = wiring.task.START if args.information == "full" else wiring.task.BARE
         settings = {"N": args.N, "M": args.M, "K": args.K, "seed": args.seed}
         shown = {"parents": PARENTS[args.search], "context": partial(context, args.search)}
-        accepted = 0
+        accepted = valid = 0
         for record in hill_sampling(x, wiring.sample, wiring.evaluate, **settings, **shown):
             tqdm.write(report(log, wiring, record))
             accepted += record["accepted"]
+            valid += sum(trial.reward is not None for trial in record["trials"] if trial.t >= 0)
             best = record["best"]
             if record["accepted"] or record["t"] < 0:
                 save_best(log, best, wiring.records[best.t, best.i])
@@ -472,9 +479,9 @@ def main(argv: list[str] | None = None) -> int:
     print(json.dumps(log.lines["result", 0], indent=1))
     if args.plot and (path := log.path("figure.png")) is not None:
         plot(path, log, wiring.task, known.get("construction"))
-    if best.reward is None:
-        print("no program was ever valid, the start program included: see the failures in the log", file=sys.stderr)
-    return code or (1 if best.reward is None else 0)
+    if not valid:
+        print("no edit was ever valid: see the failures of each round in the log", file=sys.stderr)
+    return code or (0 if valid else 1)
 
 
 if __name__ == "__main__":
