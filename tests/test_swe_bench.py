@@ -1,0 +1,336 @@
+"""SWE-Bench adapter: published samples, the cases, a stand-in agent, and mini-SWE-agent itself without a container."""
+
+import itertools
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_server import FakeServer
+from harness_e2e import TASK, TESTS, TOY, local_agent, scripted, tool, write_source
+
+from evaluators import harnesses, swe_bench
+
+CASES = {c["id"]: c for c in map(json.loads, (TESTS / "cases.jsonl").read_text("utf-8").split("\n")[:-1])}
+SCRIPT = TESTS.parent / "evaluators" / "swe_bench.py"
+PATCH = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"
+
+
+def trajectory(end: str = "Submitted", patch: str | None = PATCH, says: str = "look") -> dict:
+    """A finished run of one step in the form of mini-swe-agent-1.1."""
+    usage = {"usage": {"prompt_tokens": 90, "completion_tokens": 10}}
+    step = {"role": "assistant", "content": says, "extra": {"actions": [{"command": "cat f"}], "response": usage}}
+    info = {"exit_status": end, "submission": patch, "model_stats": {"instance_cost": 0.0, "api_calls": 1}}
+    talk = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "p"},
+        step,
+        {"role": "tool", "content": "a"},
+    ]
+    return {"info": info | {"config": {"model": {"model_name": "openai/m"}}}, "messages": [*talk, {"role": "exit"}]}
+
+
+def leave(run: Path, runs: dict[str, dict | list | None]) -> Path:
+    """A folder as mini-SWE-agent leaves it; None is an environment that failed: an empty patch and no trajectory."""
+    preds = {}
+    for task, data in runs.items():
+        patch = data["info"]["submission"] if isinstance(data, dict) else ""
+        preds[task] = {"instance_id": task, "model_name_or_path": "openai/m", "model_patch": patch}
+        if data is not None:
+            (run / task).mkdir(parents=True)
+            (run / task / f"{task}.traj.json").write_text(json.dumps(data))
+    run.mkdir(parents=True, exist_ok=True)
+    (run / "preds.json").write_text(json.dumps(preds))
+    return run
+
+
+def report(logs: Path, run: str, task: str, patch: str, **verdict) -> None:
+    out = logs / "run_evaluation" / run / "openai__m" / task
+    out.mkdir(parents=True)
+    (out / "patch.diff").write_text(patch)
+    (out / "report.json").write_text(json.dumps({task: verdict}))
+
+
+def test_load_reads_all_of_the_published_format(shared):
+    rollouts = swe_bench.load(shared / "data/harness/swebench/it0")
+    keys = ("task", "rollout", "status", "outcome", "steps", "tokens", "cost_usd")
+    assert [tuple(r[k] for k in keys) for r in rollouts] == [
+        ("tiny__calc-1", 0, "Submitted", True, 6, 1470, None),
+        ("tiny__calc-1", 1, "Submitted", False, 6, 1470, None),
+    ]
+    for r in rollouts:
+        assert list(r) == list(harnesses.ROLLOUT)
+        assert r["problem"] == "calc.mean([1, 2, 3]) returns 3.0, it should return 2.0."
+        assert r["transcript"].count("] agent\n") == 6
+        assert r["transcript"].count("] output\n") == 5
+        assert r["answer"].startswith("diff --git a/calc.py")
+    (later,) = swe_bench.load(shared / "data/harness/swebench/it1")
+    assert (later["steps"], later["outcome"], later["problem"]) == (4, True, rollouts[0]["problem"])
+
+
+def test_load_reads_v1_lists_of_messages_and_text_actions(shared):
+    rollouts = {r["task"]: r for r in swe_bench.load(shared / "data/harness/mini")}
+    steps = {"deterministic_local": 4, "upstream_github_issue": 10, "upstream_local": 2}
+    assert {task: r["steps"] for task, r in rollouts.items()} == steps
+    assert {r["outcome"] for r in rollouts.values()} == {None}
+    assert rollouts["deterministic_local"]["cost_usd"] == 0.04
+    assert rollouts["upstream_local"]["status"] == "unknown"
+    assert all(r["transcript"] and "Recommended Workflow" not in r["transcript"] for r in rollouts.values())
+
+
+def test_transcript_is_the_same_bytes_when_every_grade_is_flipped(shared, tmp_path):
+    shutil.copytree(shared / "data/harness/swebench", tmp_path / "swe", copy_function=shutil.copyfile)
+    before = swe_bench.load(tmp_path / "swe/it0")
+    flip = {"true": "false", "false": "true", "PASSED": "FAILED", "FAILED": "PASSED"}
+    grades = [p for folder in ("logs", "reports") for p in (tmp_path / "swe" / folder).rglob("*.*") if p.is_file()]
+    for path in (p for p in grades if p.suffix in (".json", ".txt", ".log")):
+        path.write_text(re.sub(r'(?<="resolved": )\w+|PASSED|FAILED', lambda m: flip[m[0]], path.read_text()))
+    after = swe_bench.load(tmp_path / "swe/it0")
+    assert [r["outcome"] for r in after] == [not r["outcome"] for r in before]
+    assert [{**r, "outcome": 0} for r in after] == [{**r, "outcome": 0} for r in before]
+
+
+def test_read_trajectory_case_82_null_contents_parts_and_tool_calls():
+    case = CASES[82]
+    r, expected = swe_bench.read_trajectory(case["input"]["json"]), case["expected"]
+    assert (r["steps"], r["status"]) == (expected["steps"], expected["exit_status"])
+    assert r["patch"].startswith(expected["patch_startswith"])
+    assert r["cost_usd"] in expected["cost_usd_any_of"]
+    assert all(text in r["transcript"] for text in expected["rendered_contains"])
+    assert r["problem"] == "add() is wrong."
+
+
+def test_clean_patch_case_88_fences_and_the_final_newline():
+    case = CASES[88]
+    cleaned = [swe_bench.clean_patch(p) for p in case["input"]["patches"]]
+    assert cleaned == case["expected"]["model_patch"]
+    assert [not p for p in cleaned] == case["expected"]["empty_flags"]
+    assert swe_bench.clean_patch(PATCH + " \n") == PATCH + " \n"  # an empty context line is part of the patch
+
+
+def test_scores_are_none_where_swebench_wrote_no_report(shared, tmp_path):
+    base = shared / "data/harness/swebench"
+    for run, verdict in {"it0-r0": True, "it0-r1": False, "garbage": None, "empty": None}.items():
+        logs = base / "logs/run_evaluation" / run
+        patch = "".join(p.read_text() for p in logs.rglob("patch.diff"))
+        preds = swe_bench.write_predictions([{"task": "tiny__calc-1", "answer": patch}], tmp_path / f"{run}.json")
+        assert swe_bench.scores(preds, logs) == {"tiny__calc-1": verdict}
+
+
+def test_scores_never_take_the_verdict_on_another_patch(tmp_path):
+    report(tmp_path / "logs", "old", "t", PATCH, resolved=True)
+    other = swe_bench.write_predictions([{"task": "t", "answer": PATCH.replace("+b", "+c")}], tmp_path / "other.json")
+    same = swe_bench.write_predictions([{"task": "t", "answer": PATCH.rstrip()}], tmp_path / "same.json")
+    assert swe_bench.scores(other, tmp_path / "logs") == {"t": None}
+    assert swe_bench.scores(same, tmp_path / "logs") == {"t": True}
+    assert swe_bench.run_id(other) != swe_bench.run_id(same)
+
+
+def test_scores_count_a_broken_environment_as_not_graded(tmp_path):
+    report(tmp_path / "logs", "x", "t", PATCH, resolved=False, infra_failure=True)
+    preds = swe_bench.write_predictions([{"task": "t", "answer": PATCH}], tmp_path / "p.json")
+    assert swe_bench.scores(preds, tmp_path / "logs") == {"t": None}
+
+
+def test_write_predictions_refuses_two_patches_of_one_task(tmp_path):
+    with pytest.raises(ValueError, match="two patches chosen for t"):
+        swe_bench.write_predictions([{"task": "t", "answer": "a"}, {"task": "t", "answer": "b"}], tmp_path / "p.json")
+
+
+def test_load_gives_a_limit_a_status_of_its_own_and_no_grade(tmp_path):
+    run = leave(tmp_path / "r00", {"t": trajectory("LimitsExceeded", "")})
+    (r,) = swe_bench.load(tmp_path)
+    assert (r["status"], r["outcome"], r["answer"], r["tokens"]) == ("LimitsExceeded", None, "", 100)
+    assert swe_bench.forget_failed(run) == []
+    assert swe_bench.check(tmp_path) == ["t rollout 0: empty patch (LimitsExceeded)"]
+
+
+def test_forget_failed_takes_out_what_the_agent_did_not_end_itself(tmp_path):
+    runs = {
+        "ok": trajectory(),
+        "no_env": None,
+        "api": trajectory("APIConnectionError", ""),
+        "limit": trajectory("TimeExceeded", ""),
+    }
+    run = leave(tmp_path / "r00", {**runs, "killed": trajectory("", None), "v1": trajectory()["messages"]})
+    assert swe_bench.forget_failed(run) == ["api", "killed", "no_env"]
+    assert sorted(json.loads((run / "preds.json").read_text())) == ["limit", "ok", "v1"]
+
+
+def test_forget_failed_restores_what_a_kill_tore_from_the_trajectories(tmp_path):
+    run = leave(tmp_path / "r00", {"a": trajectory(), "b": trajectory("LimitsExceeded", "")})
+    whole = json.loads((run / "preds.json").read_text())
+    (run / "preds.json").write_text('{"a": {"instance_')
+    assert swe_bench.forget_failed(run) == []
+    assert json.loads((run / "preds.json").read_text()) == whole
+
+
+def test_load_names_missing_and_unreadable_trajectories(tmp_path):
+    run = leave(tmp_path / "r03", {"a": None, "b": trajectory()})
+    (run / "b/b.traj.json").write_text("{")
+    assert [(r["rollout"], r["status"], r["transcript"]) for r in swe_bench.load(tmp_path)] == [
+        (3, "no_trajectory", ""),
+        (3, "unreadable", ""),
+    ]
+    with pytest.raises(ValueError, match=r"no preds\.json"):
+        swe_bench.load(TOY)
+
+
+def test_check_finds_twins_gaps_and_failures(tmp_path):
+    leave(tmp_path / "r00", {"a": trajectory(), "b": trajectory("APIError", "")})
+    leave(tmp_path / "r01", {"a": trajectory(), "c": trajectory(says="other")})
+    said = swe_bench.check(tmp_path)
+    assert "a rollout 1: the same transcript as a rollout 0 (one seed for both?)" in said
+    assert any(line.startswith("b rollout 0:") and "APIError" in line for line in said)
+    assert [line for line in said if "no rollout" in line] == ["b: no rollout 1", "c: no rollout 0"]
+
+
+def run_script(*argv: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, str(SCRIPT), *argv], capture_output=True, text=True, check=False)
+
+
+def test_cli_checks_with_error_counts_and_names_a_mistake_in_one_line(tmp_path):
+    leave(tmp_path / "r00", {"a": trajectory(), "b": None})
+    report(tmp_path / "logs", "x", "a", PATCH, resolved=True)
+    done = run_script("check", str(tmp_path))
+    assert done.returncode == 1
+    assert "2 rollouts of 2 tasks: 1 Submitted, 1 no_trajectory" in done.stdout
+    assert "pass@1 100.0% (1 of 1 graded; 50.0% with 1 ungraded as failed)" in done.stdout
+    wrong = run_script("check", str(tmp_path / "none"))
+    assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+    lines = run_script("load", str(tmp_path)).stdout.split("\n")[:-1]
+    assert [json.loads(line)["task"] for line in lines] == ["a", "b"]
+
+
+def test_command_gives_each_index_its_seed_and_server():
+    kw = {"data": Path("ds"), "model": "m", "temperature": 0.7, "workers": 4, "url": ["http://a:1", "http://b:2/v1/"]}
+    argv = swe_bench.command(1, out=Path("r01"), seed=7, backend="podman", extra=("-c", "x={out}/y"), **kw)
+    config = [b for a, b in itertools.pairwise(argv) if a == "-c"]
+    assert config[0] == "swebench.yaml"
+    assert {"model.model_kwargs.api_base=http://b:2/v1", "model.model_kwargs.seed=7", "x=r01/y"} <= set(config)
+    assert {"environment.executable=podman", "docker", "openai/m"} <= {*config, *argv}
+    assert "swerex_modal" in swe_bench.command(0, out=Path("r00"), seed=0, backend="modal", **kw)
+    printed = run_script("command", "--data", "ds", "--url", "http://a:1", "--model", "m", "--index", "3").stdout
+    assert shlex.split(printed)[:3] == ["mini-extra", "swebench", "--subset"]
+
+
+def test_write_dataset_shares_one_folder_only_where_contexts_are_shared(tmp_path):
+    source = write_source(tmp_path / "source", "img")
+    odd = "{braces} {{ x }} {% y %} \u2028 line"
+    assert swe_bench.write_dataset(source, {TASK: ["", ""]}, tmp_path / "a") == [tmp_path / "a/ds"] * 2
+    folders = swe_bench.write_dataset(source, {TASK: [odd, "two"]}, tmp_path / "b")
+    assert folders == [tmp_path / "b/ds00", tmp_path / "b/ds01"]
+    (row,) = [json.loads(line) for line in (folders[0] / "test.jsonl").read_text("utf-8").splitlines()]
+    assert odd in row["problem_statement"]
+    assert row["image_name"] == row["image"] == "img"
+    assert swe_bench.tasks(folders[0]) == swe_bench.tasks(source)
+    with pytest.raises(ValueError, match="1 of 1 tasks are not in the data set"):
+        swe_bench.write_dataset(source, {"nope": [""]}, tmp_path / "c")
+
+
+AGENT = f"""#!{sys.executable}
+import json, pathlib, sys
+out, count = pathlib.Path(sys.argv[sys.argv.index("-o") + 1]), pathlib.Path(__file__ + ".count")
+tries = count.read_text() + "x" if count.exists() else "x"
+count.write_text(tries)
+if tries == "FAIL":
+    sys.exit("no such image")
+task = {TASK!r}
+(out / task).mkdir(parents=True, exist_ok=True)
+data = json.loads({json.dumps(trajectory())!r})
+if len(tries) > 1:  # the first time the environment fails: a prediction and no trajectory
+    (out / task / (task + ".traj.json")).write_text(json.dumps(data))
+patch = data["info"]["submission"] if len(tries) > 1 else ""
+prediction = {{"model_patch": patch, "instance_id": task, "model_name_or_path": "m"}}
+(out / "preds.json").write_text(json.dumps({{task: prediction}}))
+"""
+
+
+def stand_in(tmp_path: Path, text: str = AGENT, **kw) -> tuple[Path, dict[str, Any]]:
+    program = tmp_path / "agent"
+    program.write_text(text)
+    program.chmod(0o755)
+    asks: dict[str, Any] = {"url": ["http://a"], "model": "m", "N": 1, "seed": 0, "temperature": 0.7, "workers": 2}
+    source = write_source(tmp_path / "source", "img")
+    return program, asks | {
+        "run_dir": tmp_path / "run",
+        "source": source,
+        "agent": str(program),
+        "backend": "docker",
+    } | kw
+
+
+def test_harness_retries_an_environment_that_failed_and_then_rests(tmp_path):
+    program, kw = stand_in(tmp_path, grader=None)
+    rollout = swe_bench.harness(**kw)
+    (r,) = rollout(0, {TASK: [""]})
+    assert (r["status"], r["outcome"], r["answer"]) == ("Submitted", None, PATCH)
+    assert rollout(0, {TASK: [""]}) == [r]
+    assert Path(f"{program}.count").read_text() == "xx"
+
+
+def test_harness_says_what_the_program_said_when_it_fails(tmp_path):
+    _, kw = stand_in(tmp_path, f"#!{sys.executable}\nraise SystemExit('cannot pull the image')\n", grader=None)
+    with pytest.raises(RuntimeError, match=r"ended with 1: cannot pull the image .*agent\.log"):
+        swe_bench.harness(**kw)(0, {TASK: [""]})
+    with pytest.raises(RuntimeError, match="is not installed here"):
+        swe_bench.harness(**kw | {"agent": str(tmp_path / "none")})(0, {TASK: [""]})
+    with pytest.raises(ValueError, match="2 contexts a task, but N=1"):
+        swe_bench.harness(**kw)(0, {TASK: ["", ""]})
+
+
+def test_run_logged_refuses_a_second_process_on_the_same_folder(tmp_path):
+    log = tmp_path / "agent.log"
+    with log.open("ab") as held:  # as a harness that outlived its killed parent holds it
+        child = subprocess.Popen(
+            [sys.executable, "-c", "import fcntl, sys; fcntl.flock(1, 2); input()"], stdin=-1, stdout=held
+        )
+    while subprocess.run(["flock", "-n", str(log), "true"], check=False).returncode == 0:
+        pass
+    with pytest.raises(RuntimeError, match="another process still writes"):
+        harnesses.run_logged(["true"], log, tmp_path, {})
+    child.communicate(b"\n")
+    harnesses.run_logged(["true"], log, tmp_path, {})
+
+
+@pytest.fixture(scope="module")
+def mini() -> str:
+    """mini-SWE-agent in an environment of its own, cached by version; outside CI a failing install is a skip."""
+    try:
+        return str(tool("mini-swe-agent") / "mini-extra")
+    except subprocess.CalledProcessError as e:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"mini-swe-agent could not be installed: {e}")
+
+
+def test_pdr_through_the_real_agent_shows_each_rollout_its_context_in_the_first_message(mini, tmp_path):
+    write_source(tmp_path / "source", "none")
+    own = ["--agent", str(local_agent(tmp_path, mini)), "--grader", f"{sys.executable} {TOY / 'grade.py'}"]
+    own += ["--problems", str(tmp_path / "source"), "--harness", "swe_bench", "--backend", "local", "--workers", "2"]
+    paper = ["--N", "2", "--T", "2", "--K", "1", "--V", "1", "--context", "single", "--run", str(tmp_path / "run")]
+    with FakeServer(scripted) as server:
+        argv = [sys.executable, str(TESTS.parent / "pdr.py"), *own, *paper, "--url", server.url, "--model", "scripted"]
+        subprocess.run(argv, check=True, cwd=tmp_path)
+        asked = [r for r in server.requests if "tools" in r]
+        again = subprocess.run(argv, check=True, cwd=tmp_path, capture_output=True, text=True)
+        assert len(asked) == len([r for r in server.requests if "tools" in r]), again.stdout
+    lines = [json.loads(line) for line in (tmp_path / "run/log.jsonl").read_text("utf-8").split("\n")[:-1]]
+    first, second = (line["rollouts"] for line in lines if line["event"] == "rollouts")
+    keys = ("rollout", "status", "outcome", "steps")
+    assert [tuple(r[k] for k in keys) for r in first] == [(0, "Submitted", True, 5), (1, "Submitted", False, 5)]
+    assert [tuple(r[k] for k in keys) for r in second] == [(0, "Submitted", True, 3), (1, "Submitted", True, 3)]
+    assert second[0]["problem"] == first[0]["problem"] == (TOY / "instruction.md").read_text()
+    assert not any(word in r["transcript"] for r in first for word in ("resolved", "outcome", "reward"))
+    opening = {r["seed"]: r["messages"][1]["content"] for r in asked if len(r["messages"]) == 2}
+    assert sorted(opening) == [0, 1, 2, 3]
+    summaries = [set(re.findall(r"Summary (\d+): {{ tried }}", opening[seed])) for seed in sorted(opening)]
+    assert [len(s) for s in summaries] == [0, 0, 1, 1]
+    assert summaries[2] != summaries[3]
+    assert (lines[-1]["event"], lines[-1]["iter0"], lines[-1]["iter1"]) == ("result", 0.5, 1.0)

@@ -1,0 +1,9 @@
+"""Turn titles into addresses."""
+
+
+def slug(title):
+    return "-".join(title.lower().split(" "))
+
+
+def unslug(address):
+    return " ".join(address.split("-"))
