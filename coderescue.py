@@ -46,7 +46,7 @@ from rescue_router import ACTIONS
 
 GUARANTEE = {
     "crc": "the mean cost of each ok line is at most its B, in expectation over calibration and test rows of one "
-    "population (where nothing can be certified, no action is taken and nothing is paid); not within a source, not for each row",
+    "population (where nothing can be certified, no action is taken and nothing paid); not within a source, not a row",
     "hoeffding": "the mean cost of each ok line is at most its B, with probability 1 - delta over the calibration rows",
     "none": "nothing; the calibration mean alone was compared with B, which the mean cost exceeds every other time",
 }
@@ -125,9 +125,7 @@ def coderescue(
     t, a = envelope(s, c)
     # L[row, step]: the largest cost from this step on. It never rises with lambda, whatever r is; if r = c it is r
     L = np.maximum.accumulate(np.take_along_axis(r, a, 1)[:, ::-1], 1)[:, ::-1]
-    lambdas = np.unique(
-        t[np.isfinite(t)]
-    )  # C_n changes nowhere else; it is monotone in floats too, so bisection is exact
+    lambdas = np.unique(t[np.isfinite(t)])  # C_n changes nowhere else
 
     def C(k: int) -> float:
         return float(L[np.arange(n), (t <= lambdas[k]).sum(1) - 1].mean())
@@ -138,6 +136,7 @@ def coderescue(
 
     about = {"bound": bound, "n": n, "c_max_musd": c_max, "min_budget_musd": certified(len(lambdas) - 1)}
     for B in budgets:
+        # numpy's sum adds in a fixed order, so C_n is monotone in floats too, and bisection finds what a scan would
         k = bisect.bisect_left(range(len(lambdas)), True, key=lambda k: certified(k) <= B)
         if k == len(lambdas):
             yield {"budget_musd": B, "status": "infeasible", "lambda_hat": None, **about}
@@ -168,6 +167,7 @@ def fixed_policies(rows: dict[str, ndarray]) -> dict[str, dict]:
     table = {f"always {a}": measure(rows, np.full(len(r), k)) for k, a in enumerate(ACTIONS)}
     expected = {"solved": solved.mean(1, keepdims=True), "r": r.mean(1, keepdims=True)}
     table["random"] = measure(expected, np.zeros(len(r), int)) | {"shares": [1 / len(ACTIONS)] * len(ACTIONS)}
+    # where nothing passes the oracle takes the cheapest action: it is not told to give up
     price = np.nan_to_num(r, nan=1e9) + np.where(solved == 1, 0.0, 1e12)
     return table | {"oracle": measure(rows, price.argmin(1))}
 
@@ -200,15 +200,10 @@ def success_sets(solved: ndarray) -> str:
     """S(x): shares of rows by what solves them, among the rows that are graded in all three actions."""
     graded = solved[~np.isnan(solved).any(1)] == 1
     cheap, strong = graded[:, :2].any(1), graded[:, 2]
-    cells = {
-        "cheap only": cheap & ~strong,
-        "both": cheap & strong,
-        "escalate only": ~cheap & strong,
-        "none": ~cheap & ~strong,
-    }
-    return f"S(x) of {len(graded)} rows: " + ", ".join(
-        f"{name} {cell.mean():.3f}" for name, cell in cells.items() if len(cell)
-    )
+    cells = {"cheap only": cheap & ~strong, "both": cheap & strong, "escalate only": ~cheap & strong}
+    cells["none"] = ~cheap & ~strong
+    shares = [f"{name} {cell.mean():.3f}" for name, cell in cells.items() if len(cell)]
+    return f"S(x) of {len(graded)} rows: {', '.join(shares)}"
 
 
 def imputed_costs(table: list[dict], solved: ndarray, how: str) -> Iterator[str]:
@@ -243,18 +238,18 @@ def collect(args: argparse.Namespace) -> int:
         print(f"at most {calls} calls, {calls * args.max_tokens} completion tokens, {calls / 2 * c_max / 1e3:.2f} USD")
         return 0
     failed, prompts = failures(problems, act, args.escalate)
-    tried = {a: act(a, prompts[a]) for a in ("reflect", "replan")}  # all that the cheap model does comes first
+    # all that the cheap model does comes first: two engines in one process need not take turns
+    tried = {a: act(a, prompts[a]) for a in ("reflect", "replan")}
     rescued = {i for done in tried.values() for i in done if done[i]["verdict"] == "pass" and args.short_circuit}
     tried["escalate"] = act("escalate", {i: prompts["escalate"][i] for i in failed if i not in rescued})
-    table = [
-        rescue_row(problems[i], failed[i], {a: tried[a][i] for a in ACTIONS if i in tried[a]}, c_max) for i in failed
-    ]
+    ran = {i: {a: tried[a][i] for a in ACTIONS if i in tried[a]} for i in failed}
+    table = [rescue_row(problems[i], failed[i], ran[i], c_max) for i in failed]
     if args.short_circuit:
         rescue_actions.impute(table)
     for row in table:
         log.write("row", ("row", row["id"], 0, 0), **row)
-    if args.run and not args.replay:
-        write_lines(log.path("rescue.jsonl"), table)
+    if (path := log.path("rescue.jsonl")) and not args.replay:
+        write_lines(path, table)
     rows = arrays(table)
     show(fixed_policies(rows) if table else {})
     print(success_sets(rows["solved"]))
@@ -284,7 +279,10 @@ def show(table: dict[str, dict]) -> None:
 def train(args: argparse.Namespace) -> int:
     table = [row for path in args.table for row in read_table(path)]
     shares = {"train": args.train_split, "calibration": args.calibration_split}
-    parts = rescue_router.split(table, shares | {"test": 1 - sum(shares.values())}, args.seed)
+    shares["test"] = 1 - sum(shares.values())
+    if min(shares.values()) < 0:
+        raise common.UserError(f"--train-split and --calibration-split leave no share for the test rows: {shares}")
+    parts = rescue_router.split(table, shares, args.seed)
     rows = arrays(parts["train"])
     means = np.array([mean_se(paid)[0] for paid in rows["r"].T], float)  # NaN where no cost is known
     Y = rescue_router.targets(rows["solved"], means, args.labels)
@@ -292,9 +290,7 @@ def train(args: argparse.Namespace) -> int:
     if not texts:
         raise common.UserError(f"no action solves any of the {len(Y)} rows of the training split: nothing to learn")
     Y, dropped = Y[Y.any(1)], len(Y) - len(texts)
-    print(
-        "rows", {name: len(part) for name, part in parts.items()}, f"{dropped} that nothing solves dropped from train"
-    )
+    print({name: len(part) for name, part in parts.items()}, f"rows; {dropped} that nothing solves dropped from train")
     print("label shares", dict(zip(ACTIONS, Y.mean(0).round(3).tolist(), strict=True)))
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
@@ -321,8 +317,13 @@ def score(router: dict, table: list[dict], means: ndarray, args: argparse.Namesp
     return measure(arrays(table), s.argmax(1))
 
 
-def check_tables(cal: list[dict], test: list[dict], c_max: float | None) -> float:
+def check_tables(cal: list[dict], test: list[dict], args: argparse.Namespace) -> float:
     """c_max, in m$; UserError where a guarantee could not hold."""
+    c_max = args.c_max_musd
+    if not cal or not test or not 0 < args.delta < 1:
+        raise common.UserError(
+            f"{len(cal)} calibration rows, {len(test)} test rows, --delta {args.delta}: need some of each"
+        )
     if both := {row["id"] for row in cal} & {row["id"] for row in test}:
         raise common.UserError(
             f"{len(both)} ids are in both tables, for one {min(both)}: no problem may be in two splits"
@@ -334,16 +335,18 @@ def check_tables(cal: list[dict], test: list[dict], c_max: float | None) -> floa
     if c_max is None:
         raise common.UserError("give --c-max-musd, the largest cost that an action can have (token limits x prices)")
     for row in cal + test:
-        if any(c is not None and c > c_max for c in row["cost_musd"].values()):
-            raise common.UserError(
-                f"{row['id']} has a cost above c_max = {c_max} m$, which must bound all possible ones"
-            )
+        costs = [c for c in row["cost_musd"].values() if c is not None]
+        if args.bound == "hoeffding" and min(costs, default=args.c_min_musd) < args.c_min_musd:
+            raise common.UserError(f"{row['id']} has a cost below --c-min-musd {args.c_min_musd}")
+        if max(costs, default=c_max) > c_max:
+            raise common.UserError(f"{row['id']} has a cost above c_max = {c_max} m$, which must bound every cost")
     return c_max
 
 
 def planned(args: argparse.Namespace, cal: list[dict], test: list[dict]) -> tuple[dict, dict, dict | None]:
     """arrays() of the calibration rows that have all costs and of the test rows, with c; c if it is means."""
     whole = [row for row in cal if all(row["cost_musd"].get(a) is not None for a in ACTIONS)]
+    # a missing cost is no cost of 0: such a row is left out of the calibration, and of the test where c needs it
     rows, test_rows = arrays(whole), arrays(test)
     print(f"{len(whole)} calibration rows ({len(cal) - len(whole)} without a cost are left out), {len(test)} test rows")
     if not whole:
@@ -352,10 +355,12 @@ def planned(args: argparse.Namespace, cal: list[dict], test: list[dict]) -> tupl
         print("warning:", warning)
     if args.cost == "realised":
         return rows | {"c": rows["r"]}, test_rows | {"c": test_rows["r"]}, None
-    trained = all(row.get("mean_cost_musd", 0) == whole[0].get("mean_cost_musd") for row in whole)
-    if not trained:
+    trained = whole[0].get("mean_cost_musd")
+    if not trained or any(row.get("mean_cost_musd") != trained for row in whole) or None in trained.values():
         print("warning: no mean_cost_musd from training rows; the calibration rows' own make the guarantee approximate")
-    plan = [float(c) for c in (column(whole[:1], "mean_cost_musd")[0] if trained else rows["r"].mean(0))]
+        trained = dict(zip(ACTIONS, rows["r"].mean(0).tolist(), strict=True))
+    # means of the calibration rows would make their costs depend on each other, and not in the same way on a test row's
+    plan = [trained[a] for a in ACTIONS]
     rows["c"], test_rows["c"] = (np.tile(plan, (n, 1)) for n in (len(whole), len(test)))
     return rows, test_rows, dict(zip(ACTIONS, plan, strict=True))
 
@@ -364,7 +369,7 @@ def calibrate(args: argparse.Namespace) -> int:
     log = common.Log(args.run, __file__, vars(args), replay=args.replay)
     cal, test = read_table(args.calibration), read_table(args.test)
     log.write("input", ("input", "", 0, 0), sha256=common.sha256(json.dumps([cal, test])))
-    c_max = check_tables(cal, test, args.c_max_musd)
+    c_max = check_tables(cal, test, args)
     rows, test_rows, plan = planned(args, cal, test)
     table = fixed_policies(test_rows)
     known = np.isfinite(test_rows["c"]).all(1)  # a policy that plans with a row's own costs needs them
@@ -384,8 +389,8 @@ def calibrate(args: argparse.Namespace) -> int:
     least = math.ceil(found[0]["min_budget_musd"] * 1e4) / 1e4
     print(f"the least budget that can be certified here is {least} m$ (n = {len(rows['s'])}, c_max = {c_max} m$)")
     print(f"guaranteed: {GUARANTEE[args.bound]}")
-    if args.plot and args.run:
-        plot(log.path("figure.png"), table, test_rows)
+    if args.plot and (path := log.path("figure.png")):
+        plot(path, table, test_rows)
     keys = ("budget_musd", "status", "lambda_hat", "solve_rate", "mean_cost_musd")
     code = log.finish(rows=[{key: record[key] for key in keys} for record in found], plan_musd=plan)
     return code or 3 * any(record["status"] == "infeasible" for record in found)
@@ -431,15 +436,11 @@ def decider(args: argparse.Namespace) -> Callable[[list[dict]], list[dict]]:
     """decide(rows) -> one decision each: the action, None where no budget is certified, and why."""
     result = json.loads((Path(args.calibrated) / "log.jsonl").read_text("utf-8").rstrip("\n").split("\n")[-1])
     budgets = {row["budget_musd"]: row for row in result.get("rows", [])}
-    if args.budget_musd not in budgets and (args.budget_musd or len(budgets) != 1):
-        raise common.UserError(
-            f"--budget-musd must be one of {list(budgets)}, for which {args.calibrated} was calibrated"
-        )
+    if args.budget_musd not in budgets and (args.budget_musd is not None or len(budgets) != 1):
+        raise common.UserError(f"--budget-musd must be one of {list(budgets)}, those of {args.calibrated}")
     if result["plan_musd"] is None:
-        raise common.UserError(
-            f"{args.calibrated} plans with --cost realised, which nobody knows before an action has run"
-        )
-    row = budgets[args.budget_musd or min(budgets)]
+        raise common.UserError(f"{args.calibrated} plans with --cost realised, unknown before an action has run")
+    row = budgets[min(budgets) if args.budget_musd is None else args.budget_musd]
     lam = {"ok": row["lambda_hat"], "no guarantee": math.inf}.get(row["status"])
     plan, router = np.array([result["plan_musd"][a] for a in ACTIONS]), dict(np.load(args.router_file))
 
@@ -449,10 +450,8 @@ def decider(args: argparse.Namespace) -> Callable[[list[dict]], list[dict]]:
         said = {"status": row["status"], "budget_musd": row["budget_musd"], "lambda": row["lambda_hat"]}
         said |= {"cost_musd": result["plan_musd"], "rule": "largest score - lambda x cost, ties to the cheaper"}
         scores = [dict(zip(ACTIONS, values, strict=True)) for values in s.tolist()]
-        return [
-            {"action": ACTIONS[k] if lam is not None else None, "scores": x, **said}
-            for k, x in zip(best, scores, strict=True)
-        ]
+        actions = [None if lam is None else ACTIONS[k] for k in best]
+        return [{"action": action, "scores": x, **said} for action, x in zip(actions, scores, strict=True)]
 
     return decide
 
@@ -462,6 +461,8 @@ def route(args: argparse.Namespace) -> int:
     if args.problems:
         return route_live(args, decide)
     row = json.loads(sys.stdin.read() if args.failure == "-" else Path(args.failure).read_text("utf-8"))
+    if missing := {"problem", "source", "verdict", "stderr"} - set(row):
+        raise common.UserError(f"{args.failure} is not one row of a rescue table: {', '.join(sorted(missing))} missing")
     (decision,) = decide([row])
     print(json.dumps(decision))
     return 0 if decision["action"] else 3
@@ -484,21 +485,14 @@ def route_live(args: argparse.Namespace, decide: Callable) -> int:
 
 def add_train(add: Callable) -> None:
     add("--table", nargs="+", required=True, help="rescue tables")
+    add("--model", help="of an lm or zero-shot router")
+    add("--url", nargs="+", help="of an lm or zero-shot router")
     add("--out", required=True, metavar="DIR", help="for router.npz and the scored train, calibration and test tables")
     add("--router", choices=["tfidf", "lm", "zero-shot", "constant"], default="tfidf", help="(paper: lm)")
     add("--train-split", type=float, default=0.5, help="share of the problems")
     add("--calibration-split", type=float, default=0.25, help="share of the problems; the test split is the rest")
-    add(
-        "--labels",
-        choices=["hard", "soft"],
-        default="hard",
-        help="the cheapest passing action, or all passing ones alike",
-    )
-    add(
-        "--metadata",
-        action="store_true",
-        help="begin the router's text with source, difficulty, length, algorithm (paper)",
-    )
+    add("--labels", choices=["hard", "soft"], default="hard", help="the cheapest passing action, or all that pass")
+    add("--metadata", action="store_true", help="the router reads source, difficulty, length, algorithm too (paper)")
 
 
 def add_calibrate(add: Callable) -> None:
@@ -510,30 +504,23 @@ def add_calibrate(add: Callable) -> None:
     add("--c-min-musd", type=float, default=0.0, help="nor less; --bound hoeffding needs it")
     add("--bound", choices=["crc", "hoeffding", "none"], default="crc", help="(paper: crc; its script: hoeffding)")
     add("--delta", type=float, default=0.05, help="of --bound hoeffding")
-    add(
-        "--on-infeasible",
-        choices=["exit", "abstain", "cheapest"],
-        default="exit",
-        help="exit: with code 3, after all lines",
-    )
+    add("--on-infeasible", choices=["exit", "abstain", "cheapest"], default="exit", help="exit: code 3 after all lines")
     add("--plot", action="store_true", help="draw figure.png into --run")
 
 
 def add_route(add: Callable) -> None:
+    add("--model", help="of an lm or zero-shot router")
+    add("--url", nargs="+", help="of an lm or zero-shot router")
     add("--router-file", required=True, metavar="NPZ", help="router.npz of train")
     add("--calibrated", required=True, metavar="DIR", help="the --run of calibrate")
     add("--budget-musd", type=float, metavar="B", help="one of those that were calibrated")
     add(
-        "--failure",
-        default="-",
-        metavar="JSON",
-        help="one row of a rescue table; problem, source, verdict, stderr are read",
+        "--failure", default="-", metavar="JSON", help="a row of a rescue table: problem, source, verdict, stderr count"
     )
     add("--problems", help="the whole loop on these instead: first attempt, and the routed action where it fails")
 
 
 COMMANDS = {"collect": collect, "train": train, "calibrate": calibrate, "route": route}
-NEEDED = {"collect": ["price_cheap", "price_strong"], "calibrate": ["calibration", "test", "budget_musd"]}
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -542,29 +529,27 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     commands = parser.add_subparsers(dest="command", required=True)
     added = {name: commands.add_parser(name, **options) for name in COMMANDS}
     for name, sub in added.items():
-        sub.add_argument("--seed", type=int, default=0)
-        sub.add_argument(
-            "--replay", action="store_true", help="recompute everything from the log of --run, with no model"
-        )
+        if name != "calibrate":
+            sub.add_argument("--seed", type=int, default=0)
         if name != "train":
             sub.add_argument("--run", metavar="DIR", help="folder of the log; the same command goes on from it")
-        if name in ("train", "route"):
-            sub.add_argument("--model", help="of an lm or zero-shot router")
-            sub.add_argument("--url", nargs="+", help="of an lm or zero-shot router")
+            sub.add_argument("--replay", action="store_true", help="recompute it all from the log, with no model")
         if name in ("collect", "route"):
             rescue_actions.add_options(sub.add_argument)
     added["collect"].add_argument("--problems", default="humaneval", help="humaneval[:n] or FILE.jsonl[:n]")
     order = added["collect"].add_mutually_exclusive_group()
-    order.add_argument("--exhaustive", action="store_true", help="all three actions on every failure (the default)")
     order.add_argument("--short-circuit", action="store_true", help="escalate only where both others fail (paper)")
+    order.add_argument("--exhaustive", dest="short_circuit", action="store_false", help="all three (the default)")
     added["collect"].add_argument("--estimate", action="store_true", help="print the most it can cost and stop")
     add_train(added["train"].add_argument)
     add_calibrate(added["calibrate"].add_argument)
     add_route(added["route"].add_argument)
     args = parser.parse_args(argv)
-    missing = [f"--{key.replace('_', '-')}" for key in NEEDED.get(args.command, []) if getattr(args, key) is None]
-    if missing and not args.replay:
-        added[args.command].error(f"needs {', '.join(missing)}")
+    replay, problems = getattr(args, "replay", False), getattr(args, "problems", None)
+    if args.command == "calibrate" and not replay and None in (args.calibration, args.test, args.budget_musd):
+        parser.error("calibrate needs --calibration, --test and --budget-musd")
+    if problems and not replay and None in (args.price_cheap, args.price_strong):
+        parser.error("--problems need --price-cheap and --price-strong: costs are what it is about")
     return args
 
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 Message = dict[str, str]
 Unit = tuple[str, str, int, int]  # (role, task, round, index): names one model call or one execution in the log
@@ -60,7 +60,7 @@ class Stopped(Exception):
 
 
 def entry(main: Callable[[], int | None]) -> None:
-    """Run a script's main and exit: 0, or its own number; 2 user's mistake, 3 stopped early, 130 Ctrl-C. No traceback for these."""
+    """Run a script's main and exit: 0, or its number; 2 user's mistake, 3 stopped early, 130 Ctrl-C, without a traceback."""
     name = Path(sys.argv[0]).name
     try:
         raise SystemExit(main() or 0)
@@ -90,7 +90,7 @@ def seed_of(seed: int, role: str, task: str, round: int, index: int) -> int:  # 
 
 @dataclass(frozen=True)
 class Reply:
-    """One finished model call. finish_reason "error" is this request's own failure (context overflow, say): text is "" then."""
+    """One finished model call. finish_reason "error" is this request's own failure (context overflow, say), text "" then."""
 
     text: str
     finish_reason: str  # "stop" | "length" | "error" | what the server said
@@ -107,14 +107,14 @@ def split_thinking(text: str) -> tuple[str, str]:
 
 
 def cost_usd(reply: Reply, price: tuple[float, float] | None) -> float | None:
-    """USD at `price` = (in, out) a million tokens; None where the price or a token count is unknown, never 0 for unknown."""
+    """USD at `price` = (in, out) a million tokens; None, never 0, where the price or a token count is unknown."""
     if price is None or reply.prompt_tokens is None or reply.completion_tokens is None:
         return None
     return (reply.prompt_tokens * price[0] + reply.completion_tokens * price[1]) / 1e6
 
 
 class HttpChat:
-    """Any OpenAI-compatible server. Request i goes to server i mod n; the API key is read from OPENAI_API_KEY and never logged."""
+    """Any OpenAI-compatible server. Request i goes to server i mod n; the key, if any, is in OPENAI_API_KEY, never logged."""
 
     stop = False  # set by the log when the money is spent: nothing new is asked, what is in flight still comes
 
@@ -124,7 +124,8 @@ class HttpChat:
             if not re.match(r"https?://[^/\s]", url):
                 raise UserError(f"--url {url}: not an http(s) address")
         self.model, self.price, self.max_tokens = model, price, max_tokens
-        self.temperature, self.token_field, self.seeded, self.session = temperature, "max_tokens", True, None
+        self.temperature, self.token_field, self.seeded = temperature, "max_tokens", True
+        self.session: Any = None
         self.about = {"served_by": [portable(u) for u in self.urls], "model": model, "seeds": "one per request, sent"}
 
     def __call__(self, requests: list[list[Message]], seeds: list[int]) -> Iterator[tuple[int, Reply]]:
@@ -163,10 +164,11 @@ class HttpChat:
         if self.session is not None:
             return
         import requests
+        from requests.adapters import HTTPAdapter
 
         self.session = requests.Session()
         for prefix in ("http://", "https://"):
-            self.session.mount(prefix, requests.adapters.HTTPAdapter(pool_maxsize=PER_SERVER))
+            self.session.mount(prefix, HTTPAdapter(pool_maxsize=PER_SERVER))
         if os.environ.get("OPENAI_API_KEY"):
             self.session.headers["Authorization"] = f"Bearer {os.environ['OPENAI_API_KEY']}"
         for url in self.urls:
@@ -204,7 +206,7 @@ class HttpChat:
             time.sleep(retry_after(headers, 0.25 * 2**failures))
 
     def post(self, url: str, body: dict) -> tuple[int, str, Mapping, Reply | None]:
-        """(status, what the server said as one line, headers, the Reply if there is one); 503 where nothing came back."""
+        """(status, what the server said in one line, headers, the Reply if there is one); 503 where nothing came back."""
         import requests
 
         try:
@@ -216,7 +218,7 @@ class HttpChat:
         return answer.status_code, said, answer.headers, parse_reply(answer) if answer.ok else None
 
     def adapted(self, body: dict, said: str) -> bool:
-        """Whether the server's complaint is one that a change of form mends: no seed, or the newer name of max_tokens."""
+        """Whether a change of form mends what the server complains of: no seed, or the newer name of max_tokens."""
         low = said.lower()
         if "max_completion_tokens" in low and not OVERFLOW.search(said) and "max_tokens" in body:
             self.token_field = "max_completion_tokens"
@@ -239,7 +241,7 @@ def retry_after(headers: Mapping, default: float) -> float:
 
 
 def parse_reply(answer) -> Reply | None:
-    """The Reply in an HTTP 200, None where there is none (an error inside, no choices): content may be null or a list of parts."""
+    """The Reply in an HTTP 200, None where there is none (an error, no choices); content may be null or a list of parts."""
     try:
         body = answer.json()
         choice, usage = body["choices"][0], body.get("usage") or {}
@@ -273,6 +275,7 @@ def prepare_vllm() -> bool:
     os.environ.setdefault("VLLM_BATCH_INVARIANT", "1" if (capability or 0) >= 8 else "0")
     if capability is None:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning: 20 times slower beside other programs
         os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
         os.environ.setdefault(
             "VLLM_CPU_ATTN_SPLIT_KV", "0"
@@ -425,7 +428,7 @@ def open_chat(
     price_in: float | None,
     price_out: float | None,
 ):
-    """A callable chat(requests, seeds) -> iterator of (index, Reply) as replies finish; nothing is loaded before its first call.
+    """A callable chat(requests, seeds) -> iterator of (index, Reply) as replies finish; nothing is loaded before a call.
 
     model alone: vLLM in this process (a folder or a hub name). url: OpenAI-compatible servers; model is then the name there.
     """
@@ -439,8 +442,9 @@ def open_chat(
     if url:
         return HttpChat(url, model, temperature=temperature, max_tokens=max_tokens, price=price)
     if model:
-        folder, configs = Path(model), ("config.json", "params.json")
-        if not any((folder / name).exists() for name in configs) and not folder.is_file() and (folder.is_dir() or not HUB.fullmatch(model)):
+        folder = Path(model)
+        on_disk = folder.is_file() or (folder / "config.json").exists()
+        if not on_disk and (folder.is_dir() or not HUB.fullmatch(model)):
             raise UserError(f"--model {model} cannot be loaded: neither a folder with a config.json nor a hub name")
         return VllmChat(model, temperature=temperature, max_tokens=max_tokens, price=price)
     raise UserError(
@@ -450,7 +454,7 @@ def open_chat(
 
 def portable(text: str) -> str:
     """A path or address as it may stand in a log: relative where it can be, without credentials or query."""
-    flag, value = re.fullmatch(r"(--[\w-]+=)?(.*)", text, re.S).groups("")
+    flag, value = re.findall(r"(?s)\A(--[\w-]+=)?(.*)\Z", text)[0]
     if re.fullmatch(r"https?://\S+", value):
         return flag + re.sub(r"(https?://)([^/?#]*@)?([^?#]*).*", r"\1\3", value)
     if not re.fullmatch(r"/\S+", value) and not (value.startswith("/") and os.path.exists(value)):
@@ -487,7 +491,7 @@ class Log:
     otherwise a difference is a UserError that names the unit. run=None keeps the log in memory.
     """
 
-    FREE = {"run", "replay", "execute", "estimate", "plot", "url", "price_in", "price_out", "max_cost_usd"}
+    FREE = ("run", "replay", "execute", "estimate", "plot", "url", "price_in", "price_out", "max_cost_usd")
 
     def __init__(
         self,
@@ -508,7 +512,7 @@ class Log:
         self.engines: list[dict] = []  # what served this session's calls, as far as the log says it already
         self.t0, self.cost = time.monotonic(), 0.0  # cost in USD, None once a call's is unknown
         self.name = str(self.path("log.jsonl"))  # in messages
-        identity = args.keys() - self.FREE - set(free)  # what may not change between the sessions of a run
+        identity = args.keys() - {*self.FREE, *free}  # what may not change between the sessions of a run
         own = {k: portable(v) if isinstance(v, str) else v for k, v in args.items() if k in identity}
         argv = [portable(a) for a in sys.argv[1:]]
         self.head = {"event": "run", "script": Path(script).name, "argv": argv, "args": own, **environment(script)}
@@ -644,10 +648,11 @@ class Log:
                 lines[todo[j]] = self.append({**call, "cost_usd": cost})
                 yield todo[j], reply
                 chat.stop = self.is_spent()
-        if None in lines:
+        finished = [line for line in lines if line is not None]
+        if len(finished) < len(lines):
             said = f"--max-cost-usd {self.max_cost_usd} is spent ({self.cost:.4f}); a higher one goes on from here"
             raise Stopped(said)
-        self.warn_identical(requests, lines)
+        self.warn_identical(requests, finished)
 
     def warn_identical(self, requests: list[list[Message]], lines: list[dict]) -> None:
         """Say when most replies to one prompt are copies: one seed for all of them, or a temperature of 0, looks like this."""
@@ -662,9 +667,11 @@ class Log:
             )
 
     def is_spent(self) -> bool:
-        if self.max_cost_usd is not None and self.cost is None:
+        if self.max_cost_usd is None:
+            return False
+        if self.cost is None:
             raise UserError("--max-cost-usd cannot be kept: calls without prices or without token counts in the log")
-        return self.max_cost_usd is not None and self.cost >= self.max_cost_usd
+        return self.cost >= self.max_cost_usd
 
     def once(
         self, event: str, unit: Unit, asked: str, compute: Callable[[], dict], check: Callable | None = None
@@ -698,7 +705,8 @@ class Log:
             if event == "call":
                 calls.setdefault(unit[0], []).append(line)
         keys = ("prompt_tokens", "completion_tokens", "cost_usd")
-        return {role: {"calls": len(x), **{k: total(c[k] for c in x) for k in keys}} for role, x in sorted(calls.items())}
+        sums = {role: {k: total(line[k] for line in lines) for k in keys} for role, lines in calls.items()}
+        return {role: {"calls": len(calls[role]), **sums[role]} for role in sorted(calls)}
 
     def wall_s(self) -> float:
         """Seconds of all sessions that wrote to this log: each session's last line counts from its start."""
@@ -747,8 +755,9 @@ def checksum(line: dict) -> str:
 
 def total(values: Iterable[float | None]) -> float | None:
     """The sum in whatever order the values came, None where one is unknown."""
-    known = list(values)
-    if None in known:
+    values = list(values)
+    known = [v for v in values if v is not None]
+    if len(known) < len(values):
         return None
     return sum(known) if all(isinstance(v, int) for v in known) else math.fsum(known)
 

@@ -220,8 +220,8 @@ class Wiring:
         texts: dict[int, str] = {}
 
         def one(job: tuple[int, str | None]) -> None:
-            i, program = job
-            texts[i] = program or ""
+            i, program = job[0], job[1] or ""
+            texts[i] = program
             for k, timeout_s in enumerate(self.args.timeout_s if program else []):
                 asked = json.dumps([program, timeout_s, self.args.memory_mb])
                 unit = (f"run {k}", self.args.task, t, i)
@@ -324,7 +324,7 @@ def plot(path: Path, log: common.Log, task, construction: object) -> None:
 
 def compare(runs: list[str], out: str | None) -> int:
     """One table and one figure: the best score after each round of every run, by search; mean, standard error, best over seeds."""
-    groups: dict[tuple, list[tuple[list[int], list[float]]]] = {}
+    groups: dict[tuple, list[tuple[list[int], list[float | None]]]] = {}
     if not runs:
         raise common.UserError("compare: name the run folders")
     for run in runs:
@@ -409,26 +409,23 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
 
 def check(args: argparse.Namespace) -> None:
     """UserError for settings that mean nothing."""
-    for name in ("N", "M", "K", "memory_mb"):
-        if getattr(args, name) < 1:
-            raise common.UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be at least 1")
-    if args.seed < 0 or args.N * args.M > 1_000_000:
-        raise common.UserError("--seed must be at least 0, and N * M at most 1,000,000, for no two runs to share a seed")
-    for timeout_s in args.timeout_s:
-        if not 0 < timeout_s < math.inf:
-            raise common.UserError(f"--timeout-s {timeout_s}: must be above 0 and finite")
-    if args.runs:
-        raise common.UserError(f"run folders ({args.runs[0]} ...) are for compare alone")
-    if args.task is None and not args.replay:
-        raise common.UserError(f"name a task: {', '.join(TASKS)}, or compare")
-    if args.replay and not args.run:
-        raise common.UserError("--replay needs --run DIR")
-    if args.execute and not args.replay:
-        raise common.UserError("--execute goes with --replay")
-    if args.plot and not args.run:
-        raise common.UserError("--plot needs --run DIR for figure.png")
-    if args.search == "subpopulation" and args.N % POPULATION:
-        raise common.UserError(f"--N {args.N}: subpopulation needs a multiple of {POPULATION}")
+    counts = {f"--{k.replace('_', '-')}": getattr(args, k) for k in ("N", "M", "K", "memory_mb")}
+    mistakes = {f"{flag} {n}: must be at least 1": n < 1 for flag, n in counts.items()}
+    mistakes |= {f"--timeout-s {s}: must be above 0 and finite": not 0 < s < math.inf for s in args.timeout_s}
+    mistakes |= {
+        "--seed below 0, or N * M above 1,000,000: two runs would share seeds": args.seed < 0
+        or args.N * args.M > 10**6,
+        f"run folders ({args.runs} ...) are for compare alone": bool(args.runs),
+        f"name a task: {', '.join(TASKS)}, or compare": args.task is None and not args.replay,
+        "--replay needs --run DIR": args.replay and not args.run,
+        "--execute goes with --replay": args.execute and not args.replay,
+        "--plot needs --run DIR for figure.png": args.plot and not args.run,
+        f"--N {args.N}: subpopulation needs a multiple of {POPULATION}": args.search == "subpopulation"
+        and args.N % POPULATION,
+    }
+    for mistake, made in mistakes.items():
+        if made:
+            raise common.UserError(mistake)
 
 
 def estimate(args: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ Loop    1. N rollouts of each task
         4. RTV over the last N rollouts picks one
 Run     python pdr.py --harness functions --problems humaneval:8 --model MODEL --N 16 --K 4 --T 2 --run runs/pdr
         python pdr.py --harness swe_bench --problems verified.jsonl --url URL --model NAME --run runs/swe
-Output  the four columns and what is behind them; in RUN: log.jsonl, chosen.jsonl (the rollouts picked), figure.png (--plot)
+Output  the four columns and what is behind them; in RUN: log.jsonl, chosen.jsonl (the picked rollouts), figure.png
 Expect  Iter0 / Sel-K / Iter1 / Final, Claude-4.5-Opus, select, N=16, K=4, T=2, G=2, V=8: SWE-Bench Verified (500 tasks)
         70.94 / 75.00 / 76.04 / 77.60, Terminal-Bench 2.0 (88) 46.95 / 54.26 / 52.49 / 59.09; seeds are not disclosed
 Differs what RTV leaves open: see rtv.py. Besides:
@@ -69,16 +69,16 @@ def pdr(
     if N < 1 or K < 1 or T < 1 or context not in ("select", "random", "single"):
         raise ValueError(f"need N, K, T >= 1 and context select, random or single: {N=} {K=} {T=} {context=}")
     priors: dict[str, list[list[int]]] = {task: [[] for _ in range(N)] for task in tasks}
-    C = {task: [""] * N for task in tasks}
+    C = {task: [""] * N for task in tasks}  # [task][rollout]: the refinement contexts
     for t in range(T):
         R = rollout(t, C)
-        S = summarise(t, R)
+        S = summarise(t, R)  # [task][rollout], made once
         if missing := [task for task in tasks if not S.get(task)]:
             raise ValueError(f"iteration {t} has no rollout of {missing}")
         if t == T - 1:
             kept = select(t, R, S, 1)
         elif context == "select":
-            kept = select(t, R, S, K)
+            kept = select(t, R, S, K)  # one set, shared by all rollouts
         else:
             kept = {task: sorted(S[task]) for task in tasks}
         yield {"iteration": t, "rollouts": R, "priors": priors, "kept": kept}
@@ -137,7 +137,7 @@ def problems_of(args: argparse.Namespace) -> list[dict]:
 def of_functions(args: argparse.Namespace, log: common.Log, problems: list[dict], ask: Callable) -> Callable:
     """rollout(t, C) by the small agent on function problems: its calls and its programs' runs are the log's units."""
     if not args.replay or args.execute:
-        functions.self_test(common.run_program)
+        functions.self_test(common.run_program)  # a broken sandbox must not look like a bad model
     price = None if None in (args.price_in, args.price_out) else (args.price_in, args.price_out)
 
     def execute(jobs: list[tuple]) -> list[dict]:

@@ -11,7 +11,7 @@ import bisect
 import hashlib
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -43,12 +43,12 @@ def chat_of(text: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": PROMPT}, {"role": "user", "content": text}]
 
 
-def split(rows: list[dict], shares: dict[str, float], seed: int) -> dict[str, list[dict]]:
+def split(rows: list[dict], shares: Mapping[str, float], seed: int) -> dict[str, list[dict]]:
     """Parts of about these shares, by a hash of the problem: an id, or a text with several ids, is in one part only."""
     texts = [" ".join(row["problem"].split()) or row["id"] for row in rows]
     name: dict[str, str] = {}  # text: the least id that has it
     for text, row in zip(texts, rows, strict=True):
-        name[text] = min(row["id"], name.get(text, row["id"]))
+        name[text] = min(row["id"], name.get(text) or row["id"])
     parts: dict[str, list[dict]] = {part: [] for part in shares}
     ends = np.cumsum(list(shares.values())[:-1])
     for text, row in zip(texts, rows, strict=True):

@@ -80,7 +80,7 @@ def without_thinking(reply: str) -> str:
 def read_verdict(reply: str, n: int) -> int | None:
     """The number (1..n) in the last verdict line or {"winner": N}; None where that names no solution."""
     verdicts = list(VERDICT.finditer(without_thinking(reply)))
-    number = NUMBER.fullmatch(verdicts[-1][1] or verdicts[-1][2] or "") if verdicts else None
+    number = NUMBER.fullmatch(verdicts[-1][1] or verdicts[-1][2] or "") if verdicts else None  # nothing beside it
     return int(number[1]) if number and 1 <= int(number[1]) <= n else None
 
 
@@ -89,13 +89,13 @@ def cut(text: str, budget: int) -> str:
     if len(text) <= budget:
         return text
     mark = f"\n[... the middle of {len(text)} characters is cut out ...]\n"
-    head = max(0, budget - len(mark)) // 2
+    head = max(0, budget - len(mark)) // 2  # the tail has the other half
     return text[:head] + mark + text[len(text) - max(0, budget - len(mark) - head) :]
 
 
 def group_sizes(n: int, G: int, K: int) -> list[int]:
     """How n candidates are split in one round: max(K, ceil(n/G)) groups as even as possible, the larger ones first."""
-    groups = max(K, -(-n // G))
+    groups = max(K, -(-n // G))  # Differs: the paper has powers of G alone
     return [n // groups + (i < n % groups) for i in range(groups)]
 
 
@@ -140,7 +140,7 @@ def poll(matches: list[dict], judge: Callable, *, t: int, V: int, order: str, se
             draw = random.Random(f"{seed}:order:{x['task']}:{t}:{x['match']}:{v}")
             x["shown"].append(display(lead, v, order, draw))
             ballots.append((x["task"], t, x["match"], v, x["shown"][-1]))
-    votes = iter(judge(ballots) if ballots else [])
+    votes = iter(judge(ballots) if ballots else [])  # in the ballots' order
     for x in matches:
         x["votes"] += itertools.islice(votes, V)
         x["tally"] = tally(x["group"], x["shown"], x["votes"])
@@ -158,7 +158,7 @@ def rtv(
     """
     if G < 2 or V < 1 or K < 1 or not all(candidates.values()):
         raise ValueError(f"need G >= 2, V >= 1, K >= 1 and a candidate for every task: {G=} {V=} {K=} {candidates=}")
-    kept = {task: sorted(c) for task, c in candidates.items()}
+    kept = {task: sorted(c) for task, c in candidates.items()}  # [task]: the survivors
     for t in itertools.count():
         playing = [task for task in kept if len(kept[task]) > K]
         if not playing:
@@ -169,10 +169,10 @@ def rtv(
             for m, size in enumerate(group_sizes(len(kept[task]), G, K)):
                 x = {"task": task, "match": m, "group": list(itertools.islice(drawn, size)), "shown": [], "votes": []}
                 matches.append({**x, "tally": [0] * size})
-        contested = [x for x in matches if len(x["group"]) > 1]
-        poll(contested, judge, t=t, V=V, order=order, seed=seed)
+        contested = [x for x in matches if len(x["group"]) > 1]  # a group of one has a bye
+        poll(contested, judge, t=t, V=V, order=order, seed=seed)  # all tasks in one batch
         if tie == "revote":
-            tied = [x for x in contested if any(x["tally"]) and len(leaders(x["group"], x["tally"])) > 1]
+            tied = [x for x in contested if any(x["tally"]) and len(leaders(x["group"], x["tally"])) > 1]  # once
             poll(tied, judge, t=t, V=V, order=order, seed=seed)
         for x in matches:
             best, counted = leaders(x["group"], x["tally"]), any(x["tally"])
@@ -197,7 +197,7 @@ def simulated(spec: str, outcomes: Outcomes, seed: int, *, t0: int) -> Callable:
         pool = sorted(shown)
         right, wrong = [c for c in pool if outcomes[task][c]], [c for c in pool if not outcomes[task][c]]
         if A and right and wrong:
-            pool = right if draw.random() < A[min(t0 + t, len(A) - 1)] else wrong
+            pool = right if draw.random() < A[min(t0 + t, len(A) - 1)] else wrong  # "accuracy": for all V votes
         return shown.index(draw.choice(pool)) + 1
 
     return lambda ballots: [vote(*ballot) for ballot in ballots]
@@ -226,7 +226,7 @@ def evidence(rollout: dict, budget: int) -> str:
 def summarise(rollouts: list[dict], ask: Callable, *, fields: str, cut_chars: int, t: int) -> list[str]:
     """A summary of each, in order. An empty one is asked for again with another seed; then STUB stands."""
     texts = [""] * len(rollouts)
-    for attempt in range(2):
+    for attempt in range(2):  # the second one for empty replies alone
         todo = [i for i, text in enumerate(texts) if not text]
         units, requests = [], []
         for r in (rollouts[i] for i in todo):

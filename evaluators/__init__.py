@@ -19,9 +19,10 @@ TAIL = """
 # the fixed part: write what the entry point returns as plain data; it is verified elsewhere, claimed values are dropped
 import json as _json
 
+_plain = lambda value: value.tolist() if hasattr(value, "tolist") else sorted(value)
+_text = _json.dumps({entry}(){part}, default=_plain)
 with open("result.json", "w") as _file:
-    _plain = lambda value: value.tolist() if hasattr(value, "tolist") else sorted(value)
-    _json.dump({entry}(){part}, _file, default=_plain)
+    _file.write(_text)
 """
 CHEAT = """import builtins, math, numpy as np
 np.any = builtins.any = lambda *a, **k: False

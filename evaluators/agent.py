@@ -20,7 +20,7 @@ FUNCTION_TASK = """{notes}Write this Python function:
 {prompt}
 ```
 
-Reply with the complete function {entry_point}, with its imports, in one ```python block."""
+Reply with the complete function {entry_point} in one ```python block: no docstring, no tests, no explanation."""
 STDIN_TASK = """{notes}Write a Python program for this problem. It reads standard input and prints the answer alone.
 
 {prompt}
@@ -33,11 +33,11 @@ Now the task itself.
 """
 REPAIR = """{seen}
 
-Find the mistake. Reply with the complete corrected program in one ```python block."""
+Find the mistake. Reply with the complete corrected program in one ```python block: no docstring, no tests."""
 NO_CODE = """That reply holds no usable program: {why}. Reply with the complete program in one ```python block."""
 WHY = {
     "no_code": "there is no code block with the whole program",
-    "truncated": "it was too long and was cut off",
+    "truncated": "it was too long and was cut off, so leave out docstring and tests",
     "syntax_error": "the code does not parse",
     "unsupported": "an edit is not enough",
 }

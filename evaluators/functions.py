@@ -220,7 +220,7 @@ def try_examples(problem: dict, code: str, run_program: Callable, *, timeout_s: 
     run = run_job("run_examples", job | {"examples": [e["source"] for e in examples]}, run_program, limits)
     printed = read_printed(run.result)
     if isinstance(printed, str):
-        return {"ok": False, "seen": cut(f"The program does not load:\n{printed or run.stderr or ended(run.status)}")}
+        return {"ok": False, "seen": cut(f"The program does not run:\n{printed or run.stderr or ended(run.status)}")}
     rows = [(e["source"], e["want"], got, same(got, e["want"])) for e, got in zip(examples, printed, strict=False)]
     rows += [(e["source"], e["want"], ended(run.status), False) for e in examples[len(printed) :][:1]]
     return observation(rows, len(examples))

@@ -31,7 +31,7 @@ def read_rollouts(path: Path) -> list[dict]:
     if path.is_dir():
         from evaluators import swe_bench, terminal_bench
 
-        return (swe_bench if next(path.rglob("*.traj.json"), None) else terminal_bench).load(path)
+        return (swe_bench if next(path.rglob("*.traj.json"), None) else terminal_bench).load(path)  # by what lies there
     rollouts = {}
     for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
         try:
@@ -71,13 +71,18 @@ def judged(outcomes: Outcomes, matches: list[dict]) -> tuple[int, int]:
     return sum(bool(o[x["winner"]]) for x, o in mixed), len(mixed)
 
 
+def read(matches: list[dict]) -> list[dict]:
+    """The matches that the judge decided, be it by a tie; not those in which no vote could be read."""
+    return [x for x in matches if x["status"] != "judge_failed"]
+
+
 def health(matches: list[dict]) -> dict:
     """The judge's habits, for which no outcome is needed. Margin: (first - second) / valid votes of a match."""
     votes = [vote for x in matches for vote in x["votes"]]
     valid = [vote for vote in votes if vote is not None]
     tallies = [sorted(x["tally"])[::-1] for x in matches if any(x["tally"])]
     habits: dict = {"votes": len(votes), "abstained": len(votes) - len(valid)}
-    habits["first_shown"] = mean_se([vote == 1 for vote in valid])[0]
+    habits["first_shown"] = mean_se([vote == 1 for vote in valid])[0]  # 0.5 without a bias, at G=2
     habits["margin"] = mean_se([(counts[0] - counts[1]) / sum(counts) for counts in tallies])[0]
     return habits | {s: sum(x["status"] == s for x in matches) for s in ("won", "tie", "judge_failed", "bye")}
 
@@ -85,11 +90,12 @@ def health(matches: list[dict]) -> dict:
 def score(outcomes: Outcomes, records: list[dict]) -> dict:
     """pass@1 by round ([0] is before any vote) and the judge's accuracy on mixed groups by round; rates are fractions.
 
+    Where no vote could be read (judge_failed) a coin decided, which says nothing about the judge: not in its accuracy.
     Only tasks whose rollouts are all graded count; ungraded_as_failed is pass@1 over all tasks.
     """
-    graded = {task: o for task, o in outcomes.items() if None not in o.values()}
+    graded = {task: o for task, o in outcomes.items() if None not in o.values()}  # [task][rollout]
     kept = [{task: list(o) for task, o in outcomes.items()}, *(record["kept"] for record in records)]
-    rates, right = [pass_at_1(graded, k) for k in kept], [judged(graded, record["matches"]) for record in records]
+    rates, right = [pass_at_1(graded, k) for k in kept], [judged(graded, read(record["matches"])) for record in records]
     n = sum(n for _, n in right)
     return {
         "pass_at_1": [rate for rate, _ in rates] if graded else None,

@@ -1,6 +1,6 @@
-"""A small OpenAI-compatible server on loopback: real HTTP, replies from a plain function. For tests, and a command for benchmarks.
+"""A small OpenAI-compatible server on loopback: real HTTP, replies from a function; also a command.
 
-with FakeServer(lambda messages, seed: "text") as server:  server.url, server.requests (bodies seen), server.headers_seen
+with FakeServer(lambda messages, seed: "text") as server:  server.url, server.requests (bodies), server.headers_seen
 Run python tests/fake_server.py --port 8000 --latency-s 0.2    (answers every request with a fixed short text)
 """
 
@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 class FakeServer:
-    """reply(messages, seed) -> the text, or a full response {"status", "headers", "body"}; latency_s(seed) -> seconds before it.
+    """reply(messages, seed) -> the text, or a full response {"status", "headers", "body"}; latency_s(seed) -> seconds.
 
     `responses`, if given, are served in order instead, whatever was asked; the last one repeats.
     """
@@ -23,7 +23,7 @@ class FakeServer:
         self,
         reply: Callable | None = None,
         *,
-        latency_s: Callable = lambda seed: 0.0,
+        latency_s: Callable = lambda _: 0.0,
         responses: list[dict] | None = None,
         port: int = 0,
     ):
@@ -49,9 +49,10 @@ class FakeServer:
                     outer.requests.append(body)
                     outer.headers_seen.append(dict(self.headers))
                 time.sleep(latency_s(body.get("seed", 0)))
-                answer = (
-                    responses[min(k, len(responses) - 1)] if responses else reply(body["messages"], body.get("seed"))
-                )
+                if responses or reply is None:
+                    answer = (responses or [""])[: k + 1][-1]
+                else:
+                    answer = reply(body["messages"], body.get("seed"))
                 if isinstance(answer, str):
                     answer = {"status": 200, "headers": {}, "body": completion(answer, body)}
                 self.send(answer["status"], answer["headers"], answer["body"])
@@ -69,6 +70,7 @@ class FakeServer:
 
         self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self.server.daemon_threads = True
+        self.server.socket.listen(256)  # 5 by default: a burst of connections would be refused
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
 
     def __enter__(self) -> "FakeServer":
@@ -93,8 +95,6 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--latency-s", type=float, default=0.2)
     args = parser.parse_args()
-    with FakeServer(
-        lambda messages, seed: f"reply {seed}", latency_s=lambda seed: args.latency_s, port=args.port
-    ) as fake:
+    with FakeServer(lambda _, seed: f"reply {seed}", latency_s=lambda _: args.latency_s, port=args.port) as fake:
         print(fake.url, flush=True)
         threading.Event().wait()

@@ -19,9 +19,8 @@ from pathlib import Path
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 
-from fake_server import FakeServer  # noqa: E402
-
 from evaluators import swe_bench, terminal_bench  # noqa: E402
+from fake_server import FakeServer  # noqa: E402
 
 TOY = TESTS / "toy_task"
 VERSIONS = {"mini-swe-agent": "2.4.6", "swebench": "5.0.2", "harbor": "0.25.0"}

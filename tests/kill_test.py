@@ -12,13 +12,13 @@ import time
 from collections import Counter
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fake_server import FakeServer
 from run_tools import climbing, command, content, hill, lines_of
 
 N, M = 3, 3
-SETTINGS = ("circles", "--N", N, "--M", M, "--timeout-s", 5, "--price-in", 0.1, "--price-out", 0.7)
+SETTINGS = ("circles", "--N", N, "--M", M, "--timeout-s", 20, "--price-in", 0.1, "--price-out", 0.7)
 
 
 def latency_s(seed: int) -> float:
@@ -26,10 +26,12 @@ def latency_s(seed: int) -> float:
 
 
 def kill_once(folder: Path, server: FakeServer, draw: random.Random) -> str:
-    """Start the run, kill it at a moment between its first request (or before) and its end; returns the moment in words."""
+    """Start the run and kill it at some moment from before its first request to its end; returns the moment."""
     seen, k, jitter = len(server.requests), draw.randrange(N * M + 1), draw.uniform(0.0, 0.3)
     devnull = subprocess.DEVNULL
-    with subprocess.Popen(command(*SETTINGS, "--url", server.url, "--run", folder), stdout=devnull, stderr=devnull) as run:
+    with subprocess.Popen(
+        command(*SETTINGS, "--url", server.url, "--run", folder), stdout=devnull, stderr=devnull
+    ) as run:
         while len(server.requests) - seen < k and run.poll() is None:
             time.sleep(0.001)
         time.sleep(jitter)
@@ -38,7 +40,7 @@ def kill_once(folder: Path, server: FakeServer, draw: random.Random) -> str:
 
 
 def kill_and_resume(folder: Path, whole: Path, draw: random.Random) -> str:
-    """One run, killed once or twice and resumed; AssertionError where it differs from `whole`. Returns the moments in words."""
+    """Kill a run once or twice and resume it; AssertionError where it differs from `whole`. Returns the moments."""
     moments = []
     with FakeServer(climbing, latency_s=latency_s) as server:
         for _ in range(draw.choice((1, 1, 2))):
@@ -52,7 +54,9 @@ def kill_and_resume(folder: Path, whole: Path, draw: random.Random) -> str:
     asked = Counter(request["seed"] for request in server.requests)
     assert all(asked[seed] == before[seed] for seed in logged), f"a logged reply was asked for again after {moments}"
     assert len(asked) == N * M
-    assert sum((asked - Counter(asked.keys())).values()) <= N * len(moments), "more than the calls in flight were asked twice"
+    assert sum((asked - Counter(asked.keys())).values()) <= N * len(moments), (
+        "more than the calls in flight were asked twice"
+    )
     return "; ".join(moments)
 
 

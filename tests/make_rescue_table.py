@@ -3,7 +3,7 @@
 Run     python tests/make_rescue_table.py ../shared/data/coderescue OUT
         python coderescue.py calibrate --calibration OUT/calibration.jsonl --test OUT/test.jsonl --budget-musd 2.56 \
             --cost realised --c-max-musd 38.785
-Output  OUT/calibration.jsonl, OUT/test.jsonl, 360 rows each. Problem texts and stderr were not published: they are empty
+Output  OUT/calibration.jsonl, OUT/test.jsonl, 360 rows each. Problem texts and stderr were not published: empty
 Ids     two problems stand in both published splits, which calibrate refuses: ids here carry the split's name
 """
 

@@ -1,4 +1,4 @@
-"""What several tests of recorded runs share: a scripted model, a script run as a process, logs read, compared and tampered with."""
+"""What several tests of recorded runs share: a scripted model, a script as a process, logs read and tampered with."""
 
 import json
 import os
@@ -14,11 +14,12 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def climbing(messages: list[dict], seed: int) -> str:
-    """A model of circles that its seed decides: it moves the radius of the program in the prompt; one reply in six is no good."""
+    """A model decided by its seed: it moves the radius of the circles in the prompt; one reply in six is no good."""
     draw = random.Random(seed)
     program = re.search(r"# EDIT-START.*?# EDIT-END", messages[-1]["content"], re.S)
     assert program is not None
-    radius = float(re.search(r"side, radius, small = 5, ([\d.]+)", program[0])[1]) + draw.uniform(-0.004, 0.008)
+    (radius,) = re.findall(r"side, radius, small = 5, ([\d.]+)", program[0])
+    radius = float(radius) + draw.uniform(-0.004, 0.008)
     edited = re.sub(r"side, radius, small = 5, [\d.]+", f"side, radius, small = 5, {radius:.6f}", program[0])
     spoiled = {0: "I would rather not.", 1: f"```python\n{edited.replace('range(side)', 'rang(side)')}\n```"}
     return spoiled.get(draw.randrange(12), f"One edit \u2028:\n```python\n{edited}\n```")
@@ -31,7 +32,9 @@ def command(*argv: object, script: str = "hill_sampling.py") -> list[str]:
 def hill(*argv: object, env: dict | None = None, **options) -> subprocess.CompletedProcess:
     """hill_sampling.py as a process of its own, away from the repository's folder."""
     environment = os.environ | {"PYTHONWARNINGS": "error::ResourceWarning"} | (env or {})
-    return subprocess.run(command(*argv), capture_output=True, text=True, cwd="/", env=environment, timeout=120, **options)
+    return subprocess.run(
+        command(*argv), capture_output=True, text=True, cwd="/", env=environment, timeout=120, **options
+    )
 
 
 def lines_of(folder: Path) -> list[dict]:
@@ -40,17 +43,19 @@ def lines_of(folder: Path) -> list[dict]:
 
 
 def content(folder: Path) -> dict:
-    """What must be equal however a run was interrupted: all but sessions, engines, seconds, and how and where it was called."""
+    """What must be equal however a run was interrupted: all but sessions, engines, seconds, how and where it ran."""
     drop = ("line_sha256", "started", "argv", "sha256", "versions", "device")
     return {
-        json.dumps([line["event"], line.get("unit")]): {k: v for k, v in line.items() if k[-2:] != "_s" and k not in drop}
+        json.dumps([line["event"], line.get("unit")]): {
+            k: v for k, v in line.items() if k[-2:] != "_s" and k not in drop
+        }
         for line in lines_of(folder)
         if line["event"] not in ("session", "engine")
     }
 
 
 def number_of(folder: Path, event: str, index: int = 0, t: int | None = None) -> int:
-    """The number, from 1, of the first line of that event, round (any if None) and index; of the result, whatever they are."""
+    """The number, from 1, of the first line of that event, round (any if None) and index, or of the result."""
     for number, line in enumerate(lines_of(folder), 1):
         unit = line.get("unit", ["", "", t, index] if event == "result" else None)
         if line["event"] == event and unit and unit[3] == index and t in (None, unit[2]):

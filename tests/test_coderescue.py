@@ -1,9 +1,5 @@
-"""CodeRescue: the calibration against theory, brute force, published numbers; the router; the whole pipeline on real programs.
+"""CodeRescue: the calibration against theory, brute force and published numbers; the router; the pipeline."""
 
-As a script it compares the speed with the plain scan over breakpoints: python tests/test_coderescue.py --rows 10000
-"""
-
-import argparse
 import contextlib
 import itertools
 import json
@@ -17,7 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
 import coderescue
 import common
 import make_rescue_table
@@ -30,25 +25,8 @@ CASES = {case["id"]: case for case in map(json.loads, (Path(__file__).parent / "
 
 
 def calibrate(s, c, r, budgets, c_max, **options):
-    arrays = (np.array(x, float) for x in (s, c, r))
-    return list(coderescue.coderescue(*arrays, list(budgets), **OPTIONS | options | {"c_max": c_max}))
-
-
-def plain_scan(s: np.ndarray, c: np.ndarray, budget: float, c_max: float) -> float | None:
-    """The published way: every pairwise breakpoint, an argmax over all rows at each."""
-    n, K = s.shape
-    lambdas = [np.zeros(1)]
-    for i, j in itertools.permutations(range(K), 2):
-        dearer = c[:, i] > c[:, j]
-        lambdas.append((s[:, i] - s[:, j])[dearer] / (c[:, i] - c[:, j])[dearer])
-    for lam in np.unique(np.maximum(np.concatenate(lambdas), 0)):
-        chosen = (s - lam * c).argmax(1)
-        if (c[np.arange(n), chosen].sum() + c_max) / (n + 1) <= budget:
-            return float(lam)
-    return None
-
-
-# -- the calibration
+    s, c, r = (np.array(x, float) for x in (s, c, r))
+    return list(coderescue.coderescue(s, c, r, list(budgets), **OPTIONS | options | {"c_max": c_max}))
 
 
 def exact_choice(s, c, lam):
@@ -56,7 +34,7 @@ def exact_choice(s, c, lam):
 
 
 def brute_force(s, c, r, budget, c_max):
-    """(lambda, actions) in exact fractions: every pairwise breakpoint, the supremum over larger lambdas, ties to the cheaper."""
+    """(lambda, actions) in fractions: all pairwise breakpoints, supremum over larger lambdas, ties to the cheaper."""
     s, c, r = ([[Fraction(x) for x in row] for row in table] for table in (s, c, r))
     n = len(s)
     lambdas = {Fraction(0)}
@@ -121,7 +99,7 @@ POPULATIONS = ["realised", "ties", "zero costs", "negative costs", "rare huge", 
 def paid(
     name: str, n: int, *, bound: str = "crc", own_c_max: bool = False, draws: int = 2000
 ) -> tuple[float, float, float]:
-    """(mean cost of fresh rows under the calibrated policy over the draws, its standard error, B); infeasible draws pay 0."""
+    """(mean cost of fresh rows under the calibrated policy, its s.e., B); infeasible draws pay 0."""
     rng = np.random.default_rng([n, POPULATIONS.index(name)])
     fresh = 50
     s, c, r, c_max, B = population(name, rng, draws * (n + fresh))
@@ -155,7 +133,7 @@ def test_crc_largest_observed_cost_is_no_c_max():
 
 
 def test_crc_first_feasible_lambda_without_the_supremum_would_exceed_the_budget():
-    """Paid costs fall, then rise with lambda: charging a row its cost at lambda alone certifies what it does not keep to."""
+    """Paid costs fall, then rise with lambda: a row charged at lambda alone would be certified too low."""
     s, c, r = [[0.0, 0.5, 1.0]] * 4, [[1.0, 2.0, 3.0]] * 4, [[9.0, 0.0, 5.0]] * 4
     (found,) = calibrate(s, c, r, [6.0], 9.0)
     assert found["status"] == "infeasible"
@@ -227,9 +205,6 @@ def test_crc_100_000_rows_take_under_two_seconds():
     assert [row["status"] for row in found] == ["ok"] * 5
 
 
-# -- published numbers
-
-
 @pytest.fixture(scope="module")
 def published():
     folder = Path(__file__).resolve().parents[2] / "shared" / "data" / "coderescue"
@@ -285,7 +260,7 @@ def test_published_usd_fixtures_are_reproduced(published, tmp_path):
 
 @pytest.mark.parametrize(("fill", "reflect", "replan"), [(True, 1.2359, 1.5894), (False, 1.2338, 1.5869)])
 def test_published_always_rows_are_reproduced(published, tmp_path, capsys, fill, reflect, replan):
-    paths, arrays = tables(published, tmp_path, fill_apps=fill)
+    _, arrays = tables(published, tmp_path, fill_apps=fill)
     rows = coderescue.fixed_policies(arrays["test"])
     assert round(rows["always reflect"]["solve_rate"] * 360) == 99
     assert round(rows["always replan"]["solve_rate"] * 360) == 163
@@ -324,9 +299,6 @@ def test_published_problems_in_both_splits_are_refused(published, tmp_path):
     argv = ["calibrate", "--calibration", str(tmp_path / "calibration"), "--test", str(tmp_path / "test")]
     with pytest.raises(common.UserError, match="2 ids are in both tables"):
         coderescue.main([*argv, "--budget-musd", "3", "--c-max-musd", "40"])
-
-
-# -- calibrate, the command
 
 
 def toy_table(n: int, seed: int, **more) -> list[dict]:
@@ -428,9 +400,6 @@ def test_command_line_takes_no_abbreviations(capsys):
     assert "unrecognized arguments: --c-max 40" in capsys.readouterr().err
 
 
-# -- the router
-
-
 def test_router_learns_what_stderr_tells(trained):
     rows = coderescue.read_table(str(trained / "test.jsonl"))
     s = coderescue.column(rows, "scores")
@@ -490,6 +459,15 @@ def test_router_zero_shot_reads_the_last_action_named():
     assert scores.tolist() == [[0, 0, 1], [1 / 3] * 3]
 
 
+def test_router_zero_shot_asks_the_model_about_every_failure(trained, tmp_path):
+    argv = ["train", "--table", str(trained / "table.jsonl"), "--router", "zero-shot", "--out", str(tmp_path)]
+    with FakeServer(lambda messages, _: "reflect" if "'math'" in messages[-1]["content"] else "escalate") as server:
+        assert coderescue.main([*argv, "--url", server.url]) == 0
+        assert len(server.requests) == 400
+    for row in coderescue.read_table(str(tmp_path / "calibration.jsonl")):
+        assert row["scores"]["reflect"] == float("'math'" in row["stderr"])
+
+
 def test_router_constant_gives_every_failure_the_label_shares(trained, tmp_path):
     argv = ["train", "--table", str(trained / "table.jsonl"), "--router", "constant", "--out", str(tmp_path)]
     assert coderescue.main(argv) == 0
@@ -508,15 +486,15 @@ def test_router_lm_writes_chats_then_reads_label_probabilities(trained, tmp_path
         """A model whose log-probability of a label token is minus the token."""
         asked.append(path)
         if path == "/tokenize":
-            return {"tokens": {"reflect": [1, 3], "replan": [1], "escalate": [4, 4]}.get(body.get("prompt"), [9, 9])}
+            return {
+                "tokens": {"reflect": [1, 3], "replan": [1], "escalate": [4, 4]}.get(str(body.get("prompt")), [9, 9])
+            }
         cells = [None, *({str(token): {"logprob": -float(token)}} for token in body["prompt"][1:])]
         return {"choices": [{"index": 0, "prompt_logprobs": cells}]}
 
     scores = rescue_router.lm_scores(["text"], post)
     assert scores[0] == pytest.approx(np.exp([-2, -1, -4]) / np.exp([-2, -1, -4]).sum())
 
-
-# -- the actions on real programs
 
 PROBLEMS = [
     {
@@ -530,7 +508,7 @@ PROBLEMS = [
 
 
 def solver(right: set[str]):
-    """reply(messages, seed): a right program for these (role, problem), else a wrong one; t/5 forgets the program at first."""
+    """reply(messages, seed): a right program for these (role, problem), else a wrong one; t/5 forgets it at first."""
     refused: set[str] = set()
 
     def reply(messages: list[dict], seed: int) -> str:  # noqa: ARG001
@@ -646,9 +624,6 @@ def test_collect_bad_input_is_one_line(tmp_path):
         coderescue.main(["collect", "--cheap", "a", "--strong", "b"])
 
 
-# -- route
-
-
 def test_route_says_what_and_why(trained, tmp_path, capsys):
     result([*argv_of(trained), "--budget-musd", "3", "50", "0.5"], tmp_path / "run", 3)
     row = coderescue.read_table(str(trained / "test.jsonl"))[0]
@@ -667,7 +642,7 @@ def test_route_says_what_and_why(trained, tmp_path, capsys):
         coderescue.main(argv)
 
 
-def test_route_runs_the_whole_loop_on_live_failures(collected, trained, tmp_path, capsys):
+def test_route_runs_the_whole_loop_on_live_failures(collected, trained, tmp_path):
     result([*argv_of(trained), "--budget-musd", "50"], tmp_path / "run")
     argv = ["route", "--router-file", str(trained / "router.npz"), "--calibrated", str(tmp_path / "run")]
     argv += ["--problems", str(collected / "problems.jsonl"), "--max-tokens", "64", "--run", str(tmp_path / "live")]
@@ -684,23 +659,3 @@ def test_route_runs_the_whole_loop_on_live_failures(collected, trained, tmp_path
     assert lines[-1]["routed"]["rows"] == 5
     with contextlib.chdir(collected):
         assert coderescue.main([*argv, "--replay"]) == 0
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=10_000)
-    n = parser.parse_args().rows
-    rng = np.random.default_rng(0)
-    s, c = rng.random((n, 3)), rng.exponential([1, 2, 7], (n, 3)).clip(0, 60)
-    start = time.process_time()
-    (found,) = calibrate(s, c, c, [2.5], 60.0)
-    ours = time.process_time() - start
-    start = time.process_time()
-    lam = plain_scan(s, c, 2.5, 60.0)
-    scan = time.process_time() - start
-    print(f"n = {n}: envelopes {ours:.4f} s, plain scan {scan:.2f} s, ratio {scan / ours:.0f}")
-    print(f"lambda {found['lambda_hat']} and {lam}")
-
-
-if __name__ == "__main__":
-    main()

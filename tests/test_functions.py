@@ -6,10 +6,10 @@ import time
 from collections import Counter
 from functools import partial
 
-import mutants
 import pytest
 
 import common
+import mutants
 from evaluators import agent, functions
 
 DOUBLE = {
@@ -337,11 +337,11 @@ def test_public_examples_of_stdin_problems_are_the_first_test_or_their_own(tmp_p
         ("def double(x):\n    return x * x\n", False, "Example: double(-1)\nExpected: -2\nGot: 1"),
         ("def double(x):\n    return y\n", False, "NameError: name 'y' is not defined"),
         ("def double(x)", False, "SyntaxError"),
-        ("print(undefined)", False, "does not load"),
-        ("exit(0)", False, "does not load"),
-        ("import os\nos._exit(0)", False, "does not load"),
+        ("print(undefined)", False, "does not run"),
+        ("exit(0)", False, "does not run"),
+        ("import os\nos._exit(0)", False, "does not run"),
         ("def double(x):\n    while x < 0: pass\n    return x + x\n", False, "timeout"),
-        ("open('result.json', 'w').write('[1')\nimport os\nos._exit(0)", False, "does not load"),
+        ("open('result.json', 'w').write('[1')\nimport os\nos._exit(0)", False, "does not run"),
     ],
 )
 def test_try_examples_says_what_happened(double, code, ok, says):

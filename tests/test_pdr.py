@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_server import FakeServer
 
 import pdr
 import rtv
 from evaluators.outcomes import mean_se, measure, of_priors, passing_priors
+from fake_server import FakeServer
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = {c["id"]: c for c in map(json.loads, (Path(__file__).parent / "cases.jsonl").read_text("utf-8").splitlines())}

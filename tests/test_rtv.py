@@ -9,13 +9,13 @@ import sys
 from fractions import Fraction
 from pathlib import Path
 
-import make_rollouts
 import pytest
-from fake_server import FakeServer
 
 import common
+import make_rollouts
 import rtv
 from evaluators.outcomes import health, judged, mean_se, pass_at_1, read_rollouts, score
+from fake_server import FakeServer
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = {c["id"]: c for c in map(json.loads, (Path(__file__).parent / "cases.jsonl").read_text("utf-8").splitlines())}
@@ -305,6 +305,12 @@ def test_score_leaves_out_ungraded_tasks_and_says_so():
     assert (s["pass_at_1"], s["ungraded_tasks"], s["coverage"]) == ([0.5, 1.0], 1, 1.0)
     assert s["ungraded_as_failed"] == [0.5, 1.0]
     assert score({"b": outcomes["b"]}, [])["pass_at_1"] is None
+
+
+def test_score_gives_no_accuracy_to_a_judge_that_said_nothing():
+    outcomes = tasks_with(random.Random(5), 20, 4)
+    s = score(outcomes, play({task: list(o) for task, o in outcomes.items()}, lambda ballots: [None] * len(ballots)))
+    assert (s["judge_accuracy"], s["mixed"], s["judge_accuracy_pooled"]) == ([None, None], [0, 0], None)
 
 
 def test_mean_se_is_none_never_nan():

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import FakeServer
-from harness_e2e import TASK, TESTS, TOY, local_agent, scripted, tool, write_source
 
 from evaluators import harnesses, swe_bench
+from fake_server import FakeServer
+from harness_e2e import TASK, TESTS, TOY, local_agent, scripted, tool, write_source
 
 CASES = {c["id"]: c for c in map(json.loads, (TESTS / "cases.jsonl").read_text("utf-8").split("\n")[:-1])}
 SCRIPT = TESTS.parent / "evaluators" / "swe_bench.py"
@@ -279,10 +279,11 @@ def test_harness_says_what_the_program_said_when_it_fails(tmp_path):
     _, kw = stand_in(tmp_path, f"#!{sys.executable}\nraise SystemExit('cannot pull the image')\n", grader=None)
     with pytest.raises(RuntimeError, match=r"ended with 1: cannot pull the image .*agent\.log"):
         swe_bench.harness(**kw)(0, {TASK: [""]})
-    with pytest.raises(RuntimeError, match="is not installed here"):
-        swe_bench.harness(**kw | {"agent": str(tmp_path / "none")})(0, {TASK: [""]})
     with pytest.raises(ValueError, match="2 contexts a task, but N=1"):
         swe_bench.harness(**kw)(0, {TASK: ["", ""]})
+    kw["agent"] = str(tmp_path / "none")
+    with pytest.raises(RuntimeError, match="is not installed here"):
+        swe_bench.harness(**kw)(0, {TASK: [""]})
 
 
 def test_run_logged_refuses_a_second_process_on_the_same_folder(tmp_path):

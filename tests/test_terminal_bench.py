@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from harness_e2e import TESTS
 
 from evaluators import harnesses, terminal_bench
+from harness_e2e import TESTS
 
 CASES = {c["id"]: c for c in map(json.loads, (TESTS / "cases.jsonl").read_text("utf-8").split("\n")[:-1])}
 
@@ -186,7 +186,8 @@ count.write_text(tries)
 trial = job / "toy_task__abc"
 trial.mkdir(parents=True)  # dies where the failed trial was not cleared away
 failed, graded = {{"exception_info": {{"exception_type": "E"}}}}, {{"verifier_result": {{"rewards": {{"reward": 1}}}}}}
-(trial / "result.json").write_text(json.dumps({{"task_name": "toy_task", "trial_name": trial.name, **(graded if len(tries) > 1 else failed)}}))
+result = {{"task_name": "toy_task", "trial_name": trial.name}} | (graded if len(tries) > 1 else failed)
+(trial / "result.json").write_text(json.dumps(result))
 """
 
 

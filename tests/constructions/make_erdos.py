@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-STAGES = [(51, 400, 2000), (102, 0, 400), (204, 0, 40)]  # steps, starts, perturbations
+STAGES = [(51, 200, 600), (102, 0, 150), (204, 0, 15)]  # steps, starts, perturbations
 
 
 def overlaps(h: np.ndarray) -> np.ndarray:
