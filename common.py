@@ -1,7 +1,7 @@
-"""What two methods share: seeded model calls, the run log, the sandbox, code extraction. Nothing here knows a method's name.
+"""What two methods share: seeded model calls, the run log, the sandbox, code extraction. No method is known here.
 
-Read in this order: `open_chat` (one callable, whatever serves the model), `Log` (resume and replay), `run_program` (the sandbox).
-Ties, seeds and units are the methods' own affair; this file only guarantees that one request has one seed and one log line.
+Read in this order: `open_chat` (one callable, whatever serves the model), `Log` (resume, replay), `run_program`.
+Ties, seeds and units are the methods' own affair; here one request has one seed and one log line.
 """
 
 import ast
@@ -60,7 +60,7 @@ class Stopped(Exception):
 
 
 def entry(main: Callable[[], int | None]) -> None:
-    """Run a script's main and exit: 0, or its number; 2 user's mistake, 3 stopped early, 130 Ctrl-C, without a traceback."""
+    """Run a script's main and exit: 0 or its number; 2 user's mistake, 3 stopped early, 130 Ctrl-C; no traceback."""
     name = Path(sys.argv[0]).name
     try:
         raise SystemExit(main() or 0)
@@ -90,7 +90,7 @@ def seed_of(seed: int, role: str, task: str, round: int, index: int) -> int:  # 
 
 @dataclass(frozen=True)
 class Reply:
-    """One finished model call. finish_reason "error" is this request's own failure (context overflow, say), text "" then."""
+    """One finished model call. finish_reason "error": this request's own failure (context overflow, say), text ""."""
 
     text: str
     finish_reason: str  # "stop" | "length" | "error" | what the server said
@@ -114,7 +114,7 @@ def cost_usd(reply: Reply, price: tuple[float, float] | None) -> float | None:
 
 
 class HttpChat:
-    """Any OpenAI-compatible server. Request i goes to server i mod n; the key, if any, is in OPENAI_API_KEY, never logged."""
+    """OpenAI-compatible servers. Request i goes to server i mod n; a key is read from OPENAI_API_KEY, never logged."""
 
     stop = False  # set by the log when the money is spent: nothing new is asked, what is in flight still comes
 
@@ -206,7 +206,7 @@ class HttpChat:
             time.sleep(retry_after(headers, 0.25 * 2**failures))
 
     def post(self, url: str, body: dict) -> tuple[int, str, Mapping, Reply | None]:
-        """(status, what the server said in one line, headers, the Reply if there is one); 503 where nothing came back."""
+        """(status, what was said in one line, headers, the Reply if there is one); 503 where nothing came back."""
         import requests
 
         try:
@@ -241,7 +241,7 @@ def retry_after(headers: Mapping, default: float) -> float:
 
 
 def parse_reply(answer) -> Reply | None:
-    """The Reply in an HTTP 200, None where there is none (an error, no choices); content may be null or a list of parts."""
+    """The Reply in an HTTP 200, None where there is none (an error, no choices); content may be null or in parts."""
     try:
         body = answer.json()
         choice, usage = body["choices"][0], body.get("usage") or {}
@@ -268,7 +268,7 @@ def compute_capability() -> float | None:
 
 
 def prepare_vllm() -> bool:
-    """Set what must be set before vLLM is imported, import it, and return whether it runs on the CPU. What the user has set stays."""
+    """Set what vLLM needs before its import, import it, return whether it runs on the CPU. What the user has set stays."""
     capability = compute_capability()
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
@@ -295,17 +295,30 @@ def prepare_vllm() -> bool:
     return current_platform.is_cpu()
 
 
+def cpu_options(config: Any) -> dict:
+    """Engine arguments for the CPU: float32 and eager are the fastest there, and a prompt must be prefilled in one piece."""
+    from vllm import ModelRegistry
+
+    for name in config.architectures:  # vLLM would look at the class in a process of its own, with those CUDA builds
+        ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
+    context = min(CPU_CONTEXT, getattr(config.get_text_config(), "max_position_embeddings", CPU_CONTEXT))
+    options = {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": CPU_KV_BYTES}
+    options |= {"max_model_len": context, "max_num_seqs": CPU_BATCH + 1, "scheduling_policy": "priority"}
+    return options | {"enable_chunked_prefill": False, "max_num_batched_tokens": context + CPU_BATCH + 1}
+
+
 class VllmChat:
-    """vLLM in this process. Equal (request, seed) gives equal tokens and log-probabilities whatever else is in flight: on NVIDIA
-    GPUs through vLLM's batch-invariant mode (its guarantee, in beta); on the CPU because no step has a single row, the one
-    case in which oneDNN's float32 product sums in another order: a companion request, never counted, is always in flight.
+    """vLLM in this process. Equal (request, seed) gives equal tokens and log-probabilities whatever else is in flight:
+    on NVIDIA GPUs by vLLM's batch-invariant mode (its guarantee, in beta); on the CPU because no step has a single row,
+    the one case in which oneDNN's float32 product sums in another order: a companion request is always in flight.
     """
 
     stop = False  # set by the log when the money is spent
 
     def __init__(self, model: str, *, temperature: float, max_tokens: int, price: tuple | None):
         self.model, self.price, self.temperature, self.max_tokens = model, price, temperature, max_tokens
-        self.llm, self.cpu, self.ids, self.done = None, False, itertools.count(), {}
+        self.llm: Any = None
+        self.cpu, self.ids, self.done = False, itertools.count(), {}
         self.options: dict = {}  # engine arguments beside ours
         self.bits: dict | None = None  # tests/probe.py puts a dict here: index -> (tokens, their log-probabilities)
         self.about = {"served_by": "vllm in this process", "model": portable(model), "seeds": "one per request"}
@@ -315,43 +328,30 @@ class VllmChat:
         if self.llm is not None:
             return
         self.cpu = prepare_vllm()
-        options = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
+        options: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
         try:
-            from vllm import LLM, ModelRegistry
+            from vllm import LLM
             from vllm.transformers_utils.config import get_config
 
-            config = get_config(self.model, trust_remote_code=False)
+            config: Any = get_config(self.model, trust_remote_code=False)
             if config.model_type == "gpt_oss":
                 raise UserError(
-                    "gpt-oss in this process would mix its reasoning into the text: use --url with a server's reasoning parser"
+                    "gpt-oss in this process would mix its reasoning into the text: use --url and a reasoning parser"
                 )
             if self.cpu:
-                for name in (
-                    config.architectures
-                ):  # vLLM would look at the class in a process of its own, with those CUDA builds
-                    ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
-                context = min(CPU_CONTEXT, getattr(config.get_text_config(), "max_position_embeddings", CPU_CONTEXT))
-                options |= {
-                    "dtype": "float32",
-                    "enforce_eager": True,
-                    "block_size": 32,
-                    "kv_cache_memory_bytes": CPU_KV_BYTES,
-                }
-                options |= {"max_model_len": context, "max_num_seqs": CPU_BATCH + 1, "scheduling_policy": "priority"}
-                options |= {"enable_chunked_prefill": False, "max_num_batched_tokens": context + CPU_BATCH + 1}
+                options |= cpu_options(config)
             self.llm = LLM(self.model, **options | self.options)
         except UserError:
             raise
         except (
             Exception
-        ) as e:  # the loader's errors have no common type: a missing folder, no memory, an unknown architecture
-            raise UserError(
-                f"--model {portable(self.model)} cannot be loaded: {' '.join(str(e).split())[:400]}"
-            ) from None
+        ) as e:  # the loader's errors have no common type: a missing folder, no memory, another architecture
+            why = " ".join(str(e).split())[:400]
+            raise UserError(f"--model {portable(self.model)} cannot be loaded: {why}") from None
         self.about |= describe(self.llm.llm_engine)
 
     def __call__(self, requests: list[list[Message]], seeds: list[int]) -> Iterator[tuple[int, Reply]]:
-        """Yield (index, Reply) in the order in which replies finish; the engine goes on while the caller asks for the next one."""
+        """Yield (index, Reply) as replies finish; the engine goes on while the caller asks for the next one."""
         self.load()
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
@@ -428,9 +428,9 @@ def open_chat(
     price_in: float | None,
     price_out: float | None,
 ):
-    """A callable chat(requests, seeds) -> iterator of (index, Reply) as replies finish; nothing is loaded before a call.
+    """A callable chat(requests, seeds) -> iterator of (index, Reply) as replies finish; nothing is loaded before it.
 
-    model alone: vLLM in this process (a folder or a hub name). url: OpenAI-compatible servers; model is then the name there.
+    model alone: vLLM in this process (a folder or a hub name). url: servers; model is then the name there.
     """
     if (price_in is None) != (price_out is None):
         raise UserError("--price-in and --price-out go together (USD per million tokens)")
@@ -442,9 +442,8 @@ def open_chat(
     if url:
         return HttpChat(url, model, temperature=temperature, max_tokens=max_tokens, price=price)
     if model:
-        folder = Path(model)
-        on_disk = folder.is_file() or (folder / "config.json").exists()
-        if not on_disk and (folder.is_dir() or not HUB.fullmatch(model)):
+        on_disk = os.path.isfile(model) or os.path.isfile(f"{model}/config.json")
+        if not on_disk and (os.path.isdir(model) or not HUB.fullmatch(model)):
             raise UserError(f"--model {model} cannot be loaded: neither a folder with a config.json nor a hub name")
         return VllmChat(model, temperature=temperature, max_tokens=max_tokens, price=price)
     raise UserError(
@@ -464,7 +463,7 @@ def portable(text: str) -> str:
 
 @functools.cache
 def environment(script: str) -> dict:
-    """sha256 of the code that runs, versions and device: what a reader needs to judge whether a number can differ elsewhere."""
+    """sha256 of the code that runs, versions, device: what tells a reader whether a number can differ elsewhere."""
     here = Path(__file__).parent
     files = [Path(script), here / "common.py", *sorted((here / "evaluators").glob("*.py"))]
     versions = {"python": platform.python_version()}
@@ -483,11 +482,12 @@ def environment(script: str) -> dict:
 
 
 class Log:
-    """The run: DIR/log.jsonl, append-only, one writer. What stands in it is not done again; in a replay nothing is done at all.
+    """The run: DIR/log.jsonl, append-only, one writer. What stands there is not done again; a replay does nothing new.
 
-    Lines: "run" (arguments, code, versions), "session" (a process that wrote), "engine" (what served it), then a line a finished unit, "result" last.
+    Lines: "run" (arguments, code, versions), "session" (a process that wrote), "engine" (what served it), then one for
+    each finished unit, "result" last.
     Each carries `line_sha256`, a checksum of itself. Fields ending in _s are seconds: recorded, never compared.
-    A replay takes its arguments from the first line (`args` is updated in place) and collects what differs in `differences`;
+    A replay takes its arguments from the first line (`args` is updated in place) and collects `differences`;
     otherwise a difference is a UserError that names the unit. run=None keeps the log in memory.
     """
 
@@ -547,7 +547,7 @@ class Log:
         return lines if self.begun else []
 
     def parse(self, number: int, raw: bytes) -> dict:
-        """One line of the log, indexed by its unit. A broken or edited line is named; a replay goes on after naming it."""
+        """One line of the log, indexed by its unit. A broken or edited line is named; a replay goes on after that."""
         try:
             line = json.loads(raw)
             edited = line.pop("line_sha256") != checksum(line)
@@ -571,7 +571,7 @@ class Log:
         return line
 
     def must_match(self, head: dict) -> None:
-        """UserError naming the first argument in which this run differs from the logged one; a note where the code changed."""
+        """UserError naming the first argument that differs from the logged run's; a note where the code changed."""
         for k in {**head["args"], **self.head["args"]}:
             here, there = json.loads(json.dumps(self.head["args"].get(k))), head["args"].get(k)
             if here != there:
@@ -612,12 +612,12 @@ class Log:
             return self.index(record)
 
     def ended(self, event: str, unit: object) -> Stopped:
-        """What a replay raises where the log lacks the next line: the run is unfinished, or the log was tampered with."""
+        """What a replay raises where the log lacks the next line: an unfinished run, or one that was tampered with."""
         differences = "".join(f"\nDIFFERENT: {what}" for what in self.differences)
         return Stopped(f"{self.name} ends before {event} {unit}; {len(self.lines)} lines read{differences}", 1)
 
     def find(self, event: str, unit: Unit, asked: str) -> dict | None:
-        """The line of a finished unit; a difference where it answered another question (`asked` is what was asked, hashed)."""
+        """The line of a finished unit; a difference where something else was asked (`asked` is the hash of that)."""
         line = self.lines.get((event, unit))
         if line is None and self.replay:
             raise self.ended(event, unit)
@@ -628,7 +628,7 @@ class Log:
     def calls(
         self, chat, units: list[Unit], requests: list[list[Message]], seeds: list[int]
     ) -> Iterator[tuple[int, Reply]]:
-        """(index, Reply) of each request: from the log where it is there, the others from chat as they finish, logged at once."""
+        """(index, Reply) of each request: from the log where it is there, else from chat, logged as it comes."""
         asked = [sha256(json.dumps([r, s])) for r, s in zip(requests, seeds, strict=True)]
         lines = [self.find("call", unit, a) for unit, a in zip(units, asked, strict=True)]
         for i, line in enumerate(lines):
@@ -655,7 +655,7 @@ class Log:
         self.warn_identical(requests, finished)
 
     def warn_identical(self, requests: list[list[Message]], lines: list[dict]) -> None:
-        """Say when most replies to one prompt are copies: one seed for all of them, or a temperature of 0, looks like this."""
+        """Say when most replies to one prompt are copies: one seed for all, or a temperature of 0, looks like this."""
         by_prompt: dict[str, list[str]] = {}
         for request, line in zip(requests, lines, strict=True):
             by_prompt.setdefault(json.dumps(request), []).append(line.get("text", ""))
@@ -678,7 +678,7 @@ class Log:
     ) -> dict:
         """The record of (event, unit): from the log, else compute() and log it. Safe to call from threads.
 
-        check(record) -> fields that follow from the record alone (a score from its construction): recomputed and compared
+        check(record) -> fields that follow from it alone (a score from its construction): recomputed and compared
         whenever the record comes from the log. A replay with execute runs compute() again too and compares all of it.
         """
         line = self.find(event, unit, sha256(asked))
@@ -691,7 +691,7 @@ class Log:
         return line | found  # so that a replay decides by what it recomputed
 
     def write(self, event: str, unit: Unit, **fields) -> dict:
-        """A line that follows from others (a round): appended once; where it stands already, compared with what is recomputed."""
+        """A line that follows from others (a round): appended once; where it stands already, compared with this one."""
         line = self.lines.get((event, unit))
         if line is None:
             return self.append({"event": event, "unit": unit, **fields})
@@ -719,7 +719,7 @@ class Log:
         return round(sum(seconds), 1)
 
     def finish(self, **fields) -> int:
-        """The result line, with tokens, cost and seconds; returns main's exit code: 1 where a replay found differences."""
+        """The result line, with tokens, cost and seconds; returns the exit code: 1 where a replay found differences."""
         calls = [line for (event, _), line in self.lines.items() if event == "call"]
         tokens = {k: total(call[f"{k}_tokens"] for call in calls) for k in ("prompt", "completion")}
         fields |= {"tokens": tokens, "cost_usd": total(call["cost_usd"] for call in calls) if calls else None}
@@ -910,6 +910,13 @@ def tail(file) -> str:
     return file.read(OUTPUT_BYTES).decode("utf-8", "replace")
 
 
+def portable_text(text: str, work: str) -> str:
+    """Output as it reads on any machine: the candidate's folder and the interpreter's go by fixed names."""
+    for path, name in ((work, WORK), (sys.prefix, "PYTHON"), (sys.base_prefix, "PYTHON")):
+        text = text.replace(path, name)
+    return text
+
+
 def sweep(box: Box, work: str, uid: int) -> None:
     """Without a PID namespace: kill what left the process group, by its uid, else by the folder in its environment."""
 
@@ -988,7 +995,7 @@ def run_in(box: Box, source: str, *, timeout_s: float, memory_mb: int, stdin: st
             wall_s = time.monotonic() - start
             if box.name == "process group":
                 sweep(box, work, uid)
-            stdout, stderr = (tail(file).replace(work, WORK) for file in (out, err))
+            stdout, stderr = (portable_text(tail(file), work) for file in (out, err))
             flooded = max(os.fstat(file.fileno()).st_size for file in (out, err)) > OUTPUT_BYTES
         result = read_result(f"{work}/result.json")
     finally:

@@ -1,19 +1,20 @@
 """Hill Sampling: keep the best program, sample N seeded edits of it, run them all, move to the best of them, repeat.
 
 Paper   Hill Sampling, arXiv:2609.25510 (Beck, Ogren, Kobren); its baselines (appendix F) are `--search`
-Input   TASK is circles, sets or erdos (evaluators/); or `compare RUN RUN ...` for one table and figure from several runs
+Input   the task: circles, sets or erdos (evaluators/); or `compare RUN RUN ...`: one table and figure of several runs
 Loop    1. r = reward of the start program x
         2. draw N edits y_i of x, each with a seed of its own; run each y_i; r_i = its reward, none where it is invalid
         3. i* = argmax r_i (the lowest index of equals); if r_i* >= r: x, r = y_i*, r_i*   (a tie moves, on purpose)
         4. repeat 2 and 3 for M rounds; the incumbent is never run again
 Run     python hill_sampling.py circles --model MODEL --N 64 --M 200 --seed 0 --run runs/circles
-Expect  Table 1, best of 3 seeds, N = 512, not reproduced here (8 x H100): circles 2.635983084917604 (M = 14, one timeout of
-        100 s, gpt-oss-20b), sets 1.109543 (M = 2, OLMo-3.1-32B), erdos 0.38089767 (M = 70, 20 s twice, Mistral-Small-3.1-24B)
-Differs - the reward is the certified score of the exact verifiers in evaluators/; the paper's own rule is logged beside it
+Expect  Table 1, best of 3 seeds, N = 512, not reproduced here (8 x H100): circles 2.635983084917604 (M = 14, one
+        timeout of 100 s, gpt-oss-20b), sets 1.109543 (M = 2, OLMo-3.1-32B), erdos 0.38089767 (M = 70, twice 20 s,
+        Mistral-Small-3.1-24B)
+Differs - the reward is the certified score of the exact verifiers in evaluators/; the paper's own rule is logged too
         - seeds are seed * 1,000,000 + t * N + i; the paper only says that they increase across batches
         - prompts and start programs are our own; K of the top-K searches is not stated in the paper (default 4)
         - top-k-diverse measures similarity by TF-IDF of tokens, the paper by sentence embeddings
-        - in-context-rl and subpopulation reset after 4 rounds to the best program so far; the paper does not say to what
+        - in-context-rl and subpopulation reset after 4 rounds to the best so far; the paper does not say to what
 """
 
 import argparse
@@ -41,7 +42,7 @@ DIVIDER = "\n# ---- another program ----\n"
 
 
 class Trial(NamedTuple):
-    """One evaluated program. t is -1 for the start program; reward is None where it is invalid; output is what it printed."""
+    """One evaluated program. t is -1 for the start program; reward None: invalid; output: what it printed."""
 
     t: int
     i: int
@@ -50,7 +51,7 @@ class Trial(NamedTuple):
     output: str
 
 
-# Parents: (best, history, N, K, t) -> for each of the N children the earlier trials that it is shown. `best` is the incumbent.
+# Parents: (best, history, N, K, t) -> for each of the N children the earlier trials it sees. `best` is the incumbent.
 
 
 def hill(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
@@ -113,7 +114,7 @@ def subpopulation(best: Trial, history: list[Trial], N: int, K: int, t: int) -> 
 
 
 def best_before(history: list[Trial], t: int) -> Trial:
-    """The incumbent of hill climbing before round t: the last round's best of the equals, the lowest index within a round."""
+    """The incumbent of hill climbing before round t: of equals the last round's, and in a round the lowest index."""
     best = history[0]
     for trial in history[1:]:
         if trial.t < t and trial.reward is not None:
@@ -149,7 +150,7 @@ def dot(a: dict[str, float], b: dict[str, float]) -> float:
 
 
 def context(search: str, trials: list[Trial]) -> str:
-    """What stands in the prompt where the current program stands: one program, or several with what is known of them."""
+    """What stands in the prompt where the current program stands: a program, or several with what is known of them."""
     if search == "feedback":
         return (
             trials[0].program + "\n# It printed:\n" + "".join(f"#   {line}\n" for line in trials[0].output.split("\n"))
@@ -173,9 +174,9 @@ def hill_sampling(
 ) -> Iterator[dict]:
     """Yield one record a round: {t, trials, best, accepted}; higher rewards are better, None is invalid and never wins.
 
-    sample(contexts, seeds) -> iterator of (i, program or None) as replies finish; evaluate(t, that) -> [(program, reward,
-    output)] by i, so that programs run while other replies are still being written. parents and context are the paper's
-    variations; with `hill` and the program itself this is the paper's loop. Round -1 is the start program.
+    sample(t, contexts, seeds) -> iterator of (i, program or None) as replies finish; evaluate(t, that) -> [(program,
+    reward, output)] by i: programs run while other replies are still being written. parents and context make the
+    paper's variations; with `hill` and the program itself this is the paper's loop. Round -1 is the start program.
     """
     (first,) = evaluate(-1, iter([(0, x)]))
     best = Trial(-1, 0, *first)
@@ -201,7 +202,7 @@ class Wiring:
         self.records: dict[tuple[int, int], dict] = {}  # (t, i) -> what the program, or the lack of one, came to
 
     def sample(self, t: int, contexts: list[str], seeds: list[int], first: int = 0) -> Iterator[tuple[int, str | None]]:
-        """(i, program) as replies finish, i from first on; None, with the reason in records, where a reply holds none."""
+        """(i, program) as replies finish, i from first on; None, with the reason in records, where there is none."""
         hint = f"\nHint: {self.args.hint}\n" if self.args.hint else ""
         requests = [[{"role": "user", "content": self.task.PROMPT.format(program=c) + hint}] for c in contexts]
         units = [("edit", self.args.task, t, first + k) for k in range(len(requests))]
@@ -216,7 +217,7 @@ class Wiring:
             yield i, program
 
     def evaluate(self, t: int, programs: Iterator[tuple[int, str | None]]) -> list[tuple[str, float | None, str]]:
-        """[(program, reward, output)] by i. Each program runs once under each of the timeouts; the last run's reward counts."""
+        """[(program, reward, output)] by i. A program runs under each of the timeouts; the last run's reward counts."""
         texts: dict[int, str] = {}
 
         def one(job: tuple[int, str | None]) -> None:
@@ -323,7 +324,7 @@ def plot(path: Path, log: common.Log, task, construction: object) -> None:
 
 
 def compare(runs: list[str], out: str | None) -> int:
-    """One table and one figure: the best score after each round of every run, by search; mean, standard error, best over seeds."""
+    """One table and one figure: the best score by completions, by search; mean, standard error and best over seeds."""
     groups: dict[tuple, list[tuple[list[int], list[float | None]]]] = {}
     if not runs:
         raise common.UserError("compare: name the run folders")
@@ -337,9 +338,7 @@ def compare(runs: list[str], out: str | None) -> int:
         rounds = [line for (event, _), line in log.lines.items() if event == "round"]
         args = head["args"]
         groups.setdefault((args["task"], args["search"], args["N"], args["model"]), []).append(curve(head, rounds))
-    print(
-        f"{'task':8} {'search':15} {'N':>4} {'completions':>11} {'seeds':>5} {'mean':>18} {'std. error':>10} {'best':>18}"
-    )
+    print(f"{'task':8} {'search':15} {'N':>4} {'completions':>11} {'seeds':>5} {'mean':>18} {'error':>10} {'best':>18}")
     for (task, search, N, _), curves in groups.items():
         last = [y[-1] for _, y in curves if y[-1] is not None]
         error = statistics.stdev(last) / math.sqrt(len(last)) if len(last) > 1 else math.nan
@@ -381,20 +380,9 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=0, help="of the run (paper: 3 seeds)")
     add("--temperature", type=float, default=1.0, help="(paper: the best of 0.95, 1.0, 1.05)")
     add("--max-tokens", type=int, default=8000, help="new tokens a reply (paper: 8000)")
-    add(
-        "--timeout-s",
-        type=float,
-        nargs="+",
-        default=[5.0, 10.0],
-        help="CPU seconds of each run of a program (paper: 5 10)",
-    )
+    add("--timeout-s", type=float, nargs="+", default=[5.0, 10.0], help="CPU seconds of each run (paper: 5 10)")
     add("--memory-mb", type=int, default=1024, help="of a program (paper: not stated)")
-    add(
-        "--information",
-        choices=["full", "none"],
-        default="full",
-        help="none: no start program in the prompt (paper: NI)",
-    )
+    add("--information", choices=["full", "none"], default="full", help="none: no start program shown (paper: NI)")
     add("--hint", default="", help="a sentence added to the prompt")
     add("--run", metavar="DIR", help="folder of the log; the same command goes on with it")
     add("--replay", action="store_true", help="no model, no program: recompute every decision from the log")

@@ -145,6 +145,7 @@ def impute(rows: list[dict]) -> None:
 def largest_cost(problems: dict, args: argparse.Namespace) -> float:
     """c_max in m$: two calls with the longest prompt (a token is at least a byte) and --max-tokens, dearer price."""
     longest = max((len(p["prompt"].encode("utf-8", "surrogatepass")) for p in problems.values()), default=0)
-    prompt = longest + CUT_CODE + CUT_ERROR + TEMPLATE_TOKENS
-    prices = (args.price_cheap, args.price_strong)
-    return 2 * max(prompt * p_in + args.max_tokens * p_out for p_in, p_out in prices) / 1e3
+    seen = CUT_CODE + CUT_ERROR  # of the failed attempt; escalate is blind to it, unless asked
+    strong = longest + TEMPLATE_TOKENS + (seen if args.escalate == "with-feedback" else 0)
+    prompts = (longest + TEMPLATE_TOKENS + seen, args.price_cheap), (strong, args.price_strong)
+    return 2 * max(prompt * p[0] + args.max_tokens * p[1] for prompt, p in prompts) / 1e3

@@ -1,13 +1,13 @@
-"""The weight-space baselines of the Hill Sampling paper: search in the weights of the model instead of, or beside, its prompts.
+"""The weight-space baselines of the Hill Sampling paper: search in the model's weights, with or without its prompts.
 
 Paper   Hill Sampling, arXiv:2609.25510, appendix F: model noise (MN), evolution strategies (ES, ES max@8, ES softmax)
-Loop    1. 2P models theta + sigma eps_j and theta - sigma eps_j, eps_j standard normal, remade from its seed when needed
-        2. each model answers N / 2P of the prompts of a round of Hill Sampling (--search hill) or of x_0 (--search repeated)
+Loop    1. 2P models theta + sigma eps_j and theta - sigma eps_j, eps_j standard normal, remade from its seed
+        2. each model answers N / 2P of the prompts of a round: of Hill Sampling (--search hill) or of x_0 (repeated)
         3. ES: R_j = fitness(theta + sigma eps_j) - fitness(theta - sigma eps_j), standardised over j;
            theta += alpha / (2P sigma) sum_j R_j eps_j; model noise leaves theta as it is. Repeat for M rounds
 Run     python weight_search.py circles --model MODEL --method noise --search repeated --N 64 --M 200 --run runs/noise
 Expect  figure 1 of the paper: HS is best on circles, HS and HS + ES on erdos; ES raises the mean and lowers the maximum
-Differs - noise is undone by subtraction, as in the paper, so a weight w returns up to 2 units in the last place of |w| + |sigma eps|
+Differs - noise is undone by subtraction, as in the paper: a weight w comes back up to an ulp of |w| + |sigma eps|
         - an invalid program has reward 0 in a fitness; softmax is read as the mean weighted by softmax(beta r)
         - --update appendix divides by 2P sigma, section-4.2 by P sigma: the paper has both
         - the engine is in this process (--model); on the CPU without packed weights, which cannot be changed in place
@@ -19,6 +19,7 @@ import math
 import statistics
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import common
 import hill_sampling as hs
@@ -27,7 +28,7 @@ BETA = 2.0
 
 
 def fitness(method: str, rewards: list[float]) -> float:
-    """One number for a model from the rewards of its programs: their mean, their maximum, or the softmax-weighted mean."""
+    """One number for a model from the rewards of its programs: mean, maximum, or softmax-weighted mean."""
     if method == "es-max":
         return max(rewards)
     weights = [math.exp(BETA * (r - max(rewards))) if method == "es-softmax" else 1.0 for r in rewards]
@@ -35,7 +36,7 @@ def fitness(method: str, rewards: list[float]) -> float:
 
 
 def steps(method: str, rewards: list[float], *, P: int, sigma: float, alpha: float, update: str) -> list[float]:
-    """What each eps_j is multiplied by in theta's step; rewards are those of the models +0, -0, +1, -1, ..., in equal shares."""
+    """What each eps_j is multiplied by in theta's step; rewards: of the models +0, -0, +1, -1, ..., in equal shares."""
     share = len(rewards) // (2 * P)
     f = [fitness(method, rewards[k * share : (k + 1) * share]) for k in range(2 * P)]
     R = [f[2 * j] - f[2 * j + 1] for j in range(P)]
@@ -47,7 +48,7 @@ def steps(method: str, rewards: list[float], *, P: int, sigma: float, alpha: flo
 
 
 def add_noise(model, seed: int, scale: float) -> None:
-    """weights += scale * eps in place; eps is drawn anew from the seed, parameter by parameter, on the CPU: equal on any device."""
+    """weights += scale * eps in place; eps is drawn anew from the seed, on the CPU: equal on any device."""
     import torch
 
     draw = torch.Generator().manual_seed(seed)
@@ -62,7 +63,7 @@ class Weights:
     def __init__(self, chat):
         self.chat = chat
 
-    def load(self):
+    def load(self) -> Any:
         """The engine, started so that its linear layers read their weights where we change them."""
         if self.chat.llm is None and common.prepare_vllm():
             import vllm._custom_ops as ops
@@ -82,6 +83,7 @@ class WeightWiring(hs.Wiring):
     """Hill Sampling's callables with the prompts of a round dealt out to 2P models in turn."""
 
     def sample(self, t: int, contexts: list[str], seeds: list[int], first: int = 0) -> Iterator[tuple[int, str | None]]:
+        assert first == 0  # a round is dealt out whole
         share = len(contexts) // (2 * self.args.P)
         weights = Weights(self.chat) if self.chat is not None and ("result", 0) not in self.log.lines else None
         for k in range(2 * self.args.P):

@@ -86,7 +86,7 @@ def check_programs(task: str, run: Callable, expected: dict) -> None:
             raise RuntimeError(f"evaluator {task} broken: its {label} program scored {record['score']}, not {score}")
 
 
-def read_file(path: str) -> Any:
+def read_file(path: str | Path) -> Any:
     """The data of a JSON or .npz file (a dict of lists); ValueError or OSError where it is neither."""
     if str(path).endswith(".npz"):
         import numpy as np

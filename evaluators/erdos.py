@@ -162,7 +162,7 @@ def self_test(run_program: Callable) -> None:
     check_programs("erdos", lambda program: run(program, run_program, timeout_s=10), runs)
 
 
-def load(path: str) -> Any:
+def load(path: str | Path) -> Any:
     """The heights in a JSON or .npz file, in any of the shapes of `Input`; verify judges them."""
     from evaluators import read_file
 

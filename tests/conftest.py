@@ -1,4 +1,4 @@
-"""Tests import the scripts as they lie at the top of the repository; files of ../shared are optional and said to be missing."""
+"""Tests import the scripts from the top of the repository; ../shared is optional: a test says where it lacks."""
 
 import sys
 from pathlib import Path

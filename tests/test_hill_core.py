@@ -7,8 +7,8 @@ import pytest
 import hill_sampling as hs
 
 
-def play(rewards, search="hill", N=4, K=2, seed=0, start=0.0):
-    """Run the core on scripted rewards[t][i]; programs are named "t.i". Returns (records, contexts seen, seeds seen)."""
+def play(rewards, search="hill", N=4, K=2, seed=0, start: float | None = 0.0):
+    """(records, contexts seen, seeds seen) of the core on scripted rewards[t][i]; programs are named "t.i"."""
     seen, seeds_seen = [], []
 
     def sample(t, contexts, seeds):
@@ -68,7 +68,7 @@ def test_hill_sampling_gives_every_sample_of_every_run_its_own_seed():
 def test_hill_sampling_evaluates_while_replies_are_still_coming():
     order = []
 
-    def sample(t, contexts, seeds):
+    def sample(*_):
         for i in range(2):
             order.append(f"reply {i}")
             yield i, "y"
@@ -78,7 +78,7 @@ def test_hill_sampling_evaluates_while_replies_are_still_coming():
             order.append(f"run {i}")
         return [("y", 0.0, "")] * (1 if t < 0 else 2)
 
-    settings = {"N": 2, "M": 1, "K": 1, "seed": 0, "parents": hs.hill, "context": lambda c: ""}
+    settings = {"N": 2, "M": 1, "K": 1, "seed": 0, "parents": hs.hill, "context": str}
     list(hs.hill_sampling("x0", sample, evaluate, **settings))
     assert order == ["run 0", "reply 0", "run 0", "reply 1", "run 1"]
 
@@ -91,7 +91,7 @@ SHOWN = {  # what the children of round 2 (the third) are shown
     "in-context": ["0.1" + hs.DIVIDER + "1.1"] * 4,
     "feedback": ["1.1\n# It printed:\n#   out 1.1\n"] * 4,
     "in-context-rl": [
-        hs.DIVIDER.join([f"# reward 0.0\nx0", f"# reward {REWARDS[0][i]}\n0.{i}", f"# reward {REWARDS[1][i]}\n1.{i}"])
+        hs.DIVIDER.join(["# reward 0.0\nx0", f"# reward {REWARDS[0][i]}\n0.{i}", f"# reward {REWARDS[1][i]}\n1.{i}"])
         for i in range(4)
     ],
 }

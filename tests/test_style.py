@@ -1,4 +1,4 @@
-"""What erodes unless a test guards it: line budgets, docstring fields, commands that parse, imports without effects, cores that copy out."""
+"""What erodes unguarded: line budgets, docstring fields, commands, imports without effects, cores that copy out."""
 
 import ast
 import builtins
@@ -64,7 +64,7 @@ def test_style_docstring_has_its_fields(method):
 
 
 def copied_out(path: Path, name: str) -> set[str]:
-    """Names that are free once the core, what it calls in its file, its constants and its other imports are taken along."""
+    """Names that stay free once the core, what it calls in its file, its constants and its imports are taken along."""
     tree = ast.parse(path.read_text("utf-8"))
     own: dict[str, ast.AST] = {n.name: n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
     for node in tree.body:
@@ -121,7 +121,7 @@ def test_style_help_answers_at_once_and_is_the_docstring(script):
 
 
 def commands(text: str) -> list[list[str]]:
-    """argv of every documented `python FILE.py ...` line, continuation lines joined, substitutions and comments dropped."""
+    """argv of every documented `python FILE.py ...` line; continuations joined, substitutions and comments dropped."""
     text = re.sub(r"\\\n\s*", " ", text)
     found = []
     for line in re.findall(

@@ -12,7 +12,7 @@ import probe
 from conftest import ROOT
 
 pytestmark = pytest.mark.vllm
-N, TOKENS = 64, 12
+N, TOKENS = 64, 8
 
 
 @pytest.fixture(scope="module")

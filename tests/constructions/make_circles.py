@@ -106,12 +106,14 @@ def polish(z: np.ndarray) -> list[Decimal]:
 
 
 def rounded(exact: list[Decimal]) -> list[list[float]]:
-    """Rows of floats, exactly valid: to nearest, radii down where violated, then up wherever a shift by an ulp allows it."""
+    """Rows of floats, exactly valid: to nearest, radii down where violated, then up wherever an ulp allows it."""
     from evaluators.circles import check, violations
 
     def faults(rows: list[list[float]]) -> list[list[int]]:
         """The circles of each violated condition."""
-        return [[int(word) for word in what.split() if word.isdigit()] for what, v, _ in violations(check(rows)) if v > 0]
+        return [
+            [int(word) for word in what.split() if word.isdigit()] for what, v, _ in violations(check(rows)) if v > 0
+        ]
 
     rows = [[float(exact[i]), float(exact[N + i]), float(exact[2 * N + i])] for i in range(N)]
     while found := faults(rows):
