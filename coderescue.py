@@ -23,27 +23,54 @@ Differs - --cost mean plans with one cost an action (from training rows); the pa
         - collect runs all three actions on every failure (--short-circuit: the paper's order): no cost is imputed
         - prompts are our own; stderr keeps its last characters; the binary cascade, which the paper does not define, is
           a calibrated choice of two: the cheap action with the larger mean score, or escalate
+Routers tfidf: hashed words and pairs of words, softmax regression in numpy; lm: a fine-tuned causal LM behind a vLLM
+        server, mean log-probability per label token (paper); zero-shot: a chat model names the action; constant: label
+        shares of the training rows, which know nothing about a failure and so show what the costs give away
+Billing tokens x price, both calls of a retry (one where a reply has no `def `, as in the paper); sandbox time is free
 """
 
 import argparse
 import bisect
 import functools
+import hashlib
 import json
 import math
+import re
 import sys
-from collections.abc import Callable, Iterator
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 from numpy import ndarray
 
 import common
-import rescue_actions
-import rescue_router
 from evaluators import functions
-from rescue_actions import failures, rescue_row
-from rescue_router import ACTIONS
 
+ROUTER_PROMPT = (
+    "A cheap model's program failed its tests. Choose what to do next. reflect: the cheap model repairs it. "
+    "replan: the cheap model starts again. escalate: a strong, dear model solves it. "
+    "Answer with one word: reflect, replan or escalate."
+)
+ACTIONS = ("reflect", "replan", "escalate")  # the order of ties and of the last axis of every [row, action] array
+TOKEN = re.compile(r"[A-Za-z]+|\d+|[^\sA-Za-z\d]")
+BUCKETS, STEPS = 2**15, 100  # hashed features, gradient steps
+FIRST_PROMPT = "Solve this problem in Python. Reply with the complete program in one ```python block.\n\n{problem}"
+RETRY_PROMPT = """\
+{problem}
+
+This program was meant to solve the problem above, and its tests said "{verdict}":
+```python
+{code}
+```
+{error}
+
+{wish} Reply with the complete program in one ```python block."""
+REFLECT = "Find the fault and repair the program."
+REPLAN = "Do not repair it: start again, with a fundamentally different approach."
+CUT_CODE, CUT_ERROR = 4000, 1500  # characters of a failed attempt that a prompt shows (paper)
+TEMPLATE_TOKENS = 512  # what our words and a chat template add to a prompt, at most
 GUARANTEE = {
     "crc": "the mean cost of each ok line is at most its B, in expectation over calibration and test rows of one "
     "population (where nothing can be certified, no action is taken and nothing paid); not within a source, not a row",
@@ -219,6 +246,277 @@ def imputed_costs(table: list[dict], solved: ndarray, how: str) -> Iterator[str]
                 yield "LEAK: --cost realised shows the policy which; look at the constant scores, use --cost mean"
 
 
+def text_of(row: dict, metadata: bool) -> str:
+    """What a router reads, never the program (paper: 6,000 characters of problem; 800 of stderr on fail, else 400)."""
+    fields = {key: row.get(key) for key in ("source", "difficulty", "len", "algo")}
+    fields["len"] = round(len(row["problem"]) / 200) * 200
+    prefix = " | ".join(f"{k}={v}" for k, v in fields.items() if v not in (None, ""))
+    stderr = row["stderr"][-(800 if row["verdict"] == "fail" else 400) :]
+    text = f"Problem:\n{row['problem'][:6000]}\n\nVerdict: {row['verdict']}\nStderr:\n{stderr}"
+    return f"[{prefix}]\n{text}" if metadata else text
+
+
+def chat_of(text: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": ROUTER_PROMPT}, {"role": "user", "content": text}]
+
+
+def split(rows: list[dict], shares: Mapping[str, float], seed: int) -> dict[str, list[dict]]:
+    """Parts of about these shares, by a hash of the problem: an id, or a text with several ids, is in one part only."""
+    texts = [" ".join(row["problem"].split()) or row["id"] for row in rows]
+    name: dict[str, str] = {}  # text: the least id that has it
+    for text, row in zip(texts, rows, strict=True):
+        name[text] = min(row["id"], name.get(text) or row["id"])
+    parts: dict[str, list[dict]] = {part: [] for part in shares}
+    ends = np.cumsum(list(shares.values())[:-1])
+    for text, row in zip(texts, rows, strict=True):
+        digest = hashlib.blake2b(f"{seed}:{name[text]}".encode(), digest_size=8).digest()
+        parts[list(shares)[bisect.bisect_right(ends, int.from_bytes(digest, "big") / 2**64)]].append(row)
+    return parts
+
+
+def targets(solved: ndarray, costs: ndarray, labels: str) -> ndarray:
+    """[row, action] label shares, 0 where nothing passes (NaN does not). costs: by action.
+
+    hard: the cheapest passing action, ties to the first; soft: all passing ones alike.
+    """
+    passed = solved == 1
+    if labels == "soft":
+        return passed / np.maximum(passed.sum(1, keepdims=True), 1)
+    cheapest = np.where(passed, np.nan_to_num(costs, nan=np.inf), np.inf).argmin(1)
+    return np.eye(solved.shape[1])[cheapest] * passed.any(1, keepdims=True)
+
+
+def weighted(texts: list[str], idf: ndarray | None) -> tuple[tuple[ndarray, ndarray, ndarray], ndarray]:
+    """((row, feature, value) of each cell, idf): (1 + log count) idf, rows of length one; crc32, stable everywhere."""
+    known: dict[str, int] = {}
+    keys = [np.empty(0, np.int64)]
+    for k, text in enumerate(texts):
+        words = TOKEN.findall(text)
+        for word in set(words) - known.keys():
+            known[word] = zlib.crc32(word.encode("utf-8", "surrogatepass"))
+        h = np.array([known[word] for word in words], np.uint64)
+        pairs = (h[:-1] * np.uint64(0x9E3779B97F4A7C15) + h[1:] * np.uint64(0xC2B2AE3D27D4EB4F)) >> np.uint64(40)
+        keys.append(k * BUCKETS + (np.concatenate([h, pairs]) % np.uint64(BUCKETS)).astype(np.int64))
+    cells, counts = np.unique(np.concatenate(keys), return_counts=True)
+    rows, features = np.divmod(cells, BUCKETS)
+    if idf is None:
+        idf = np.log((1 + len(texts)) / (1 + np.bincount(features, minlength=BUCKETS))) + 1
+    values = (1 + np.log(counts)) * idf[features]
+    return (rows, features, values / np.sqrt(np.bincount(rows, values**2, len(texts)))[rows]), idf
+
+
+def softmax(z: ndarray) -> ndarray:
+    e = np.exp(z - z.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+def product(rows: ndarray, features: ndarray, values: ndarray, W: ndarray, n: int) -> ndarray:
+    """W X' for the sparse X of n rows that these cells are: [action, row] from W [action, feature]."""
+    return np.stack([np.bincount(rows, values * w.take(features), n) for w in W])
+
+
+def fit(texts: list[str], Y: ndarray) -> dict[str, ndarray]:
+    """Softmax regression on tf-idf; Y [row, action] label shares. Full-batch Nesterov steps, ridge 1/n, bias free."""
+    (rows, features, values), idf = weighted(texts, None)
+    n, K = Y.shape
+    W = V = np.zeros((K, BUCKETS))
+    b = v = np.log(Y.mean(0) + 1e-3)
+    step = 1 / (1 + 1 / n)  # softmax's curvature is at most 1/2, and a row with its bias has length sqrt 2
+    for k in range(STEPS):
+        G = (softmax(product(rows, features, values, V, n).T + v) - Y) / n
+        W_old, W = W, V - step * (product(features, rows, values, G.T.copy(), BUCKETS) + V / n)
+        b_old, b = b, v - step * G.sum(0)
+        V, v = W + k / (k + 3) * (W - W_old), b + k / (k + 3) * (b - b_old)
+    return {"W": W, "b": b, "idf": idf}
+
+
+def tfidf_scores(texts: list[str], learnt: dict[str, ndarray]) -> ndarray:
+    cells, _ = weighted(texts, learnt["idf"])
+    return softmax(product(*cells, learnt["W"], len(texts)).T + learnt["b"])
+
+
+def vllm_server(url: str, model: str | None) -> Callable[..., dict]:
+    """post(path, **body) -> the JSON that a vLLM server answers; ValueError with what it says if it refuses."""
+    import requests
+
+    root = url.rstrip("/").removesuffix("/v1")
+
+    def post(path: str, **body) -> dict:
+        try:
+            answer = requests.post(root + path, json=body | ({"model": model} if model else {}), timeout=600)
+        except requests.RequestException as e:
+            raise ValueError(f"no server answers at {root} ({type(e).__name__})") from None
+        if answer.status_code != 200:
+            raise ValueError(f"{root}{path} answered {answer.status_code}: {answer.text[:300]}")
+        return answer.json()
+
+    return post
+
+
+def lm_scores(texts: list[str], post: Callable[..., dict]) -> ndarray:
+    """Softmax of the mean log-probability per label token after the assistant's header (the model's chat template)."""
+    labels = [post("/tokenize", prompt=action, add_special_tokens=False)["tokens"] for action in ACTIONS]
+
+    def score(text: str) -> list[float]:
+        head = post("/tokenize", messages=chat_of(text), add_generation_prompt=True)["tokens"]
+        means = []
+        for label in labels:  # the server's prefix cache keeps the head
+            asked = {"prompt": head + label, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+            cells = post("/v1/completions", **asked)["choices"][0]["prompt_logprobs"][len(head) :]
+            means.append(np.mean([cell[str(token)]["logprob"] for cell, token in zip(cells, label, strict=True)]))
+        return means
+
+    with ThreadPoolExecutor(16) as pool:
+        return softmax(np.array(list(pool.map(score, texts))).reshape(-1, len(ACTIONS)))
+
+
+def named_scores(replies: list[str]) -> ndarray:
+    """1 for the action that a reply names last; all alike where it names none."""
+    named = [re.findall("|".join(ACTIONS), reply.lower())[-1:] for reply in replies]
+    rows = [[float(a in name) if name else 1 / len(ACTIONS) for a in ACTIONS] for name in named]
+    return np.array(rows).reshape(-1, len(ACTIONS))
+
+
+def predict(router: dict, table: list[dict], args: argparse.Namespace) -> ndarray:
+    """[row, action] scores of a router {kind, metadata, ...}; UserError where its model cannot be asked."""
+    texts, kind = [text_of(row, bool(router["metadata"])) for row in table], str(router["kind"])
+    if kind == "constant":
+        return np.tile(router["prior"], (len(table), 1))
+    if kind == "tfidf":
+        return tfidf_scores(texts, router)
+    if kind == "zero-shot":
+        options = {"temperature": 0.0, "max_tokens": 256, "price_in": None, "price_out": None}
+        seeds = [common.seed_of(args.seed, "router", common.sha256(text), 0, 0) for text in texts]
+        chat = common.open_chat(model=args.model, url=args.url, **options)
+        replies = dict(chat([chat_of(text) for text in texts], seeds)) if texts else {}
+        return named_scores([replies[k].text for k in range(len(texts))])
+    if not args.url:
+        raise common.UserError("an lm router reads log-probabilities from a vLLM server: give its --url")
+    try:
+        return lm_scores(texts, vllm_server(args.url[0], args.model))
+    except ValueError as e:
+        raise common.UserError(str(e)) from None
+
+
+def add_options(add: Callable) -> None:
+    add("--cheap", metavar="MODEL", help="folder or hub name for vLLM in this process, or the name at --cheap-url")
+    add("--cheap-url", nargs="+", metavar="URL", help="OpenAI-compatible servers, used in turn")
+    add("--strong", metavar="MODEL")
+    add("--strong-url", nargs="+", metavar="URL")
+    add("--price-cheap", nargs=2, type=float, metavar=("IN", "OUT"), help="USD a million tokens (paper: .20 1.25)")
+    add("--price-strong", nargs=2, type=float, metavar=("IN", "OUT"), help="USD a million tokens (paper: 2.50 15.00)")
+    add(
+        "--escalate",
+        choices=["blind", "with-feedback"],
+        default="blind",
+        help="what the strong model sees (paper: blind)",
+    )
+    add("--temperature", type=float, default=1.0, help="(paper: the server's own)")
+    add("--max-tokens", type=int, default=8192, help="of one reply (paper: 8192)")
+    add("--timeout-s", type=float, default=30.0, help="of a test run (paper: 30)")
+    add("--max-cost-usd", type=float, help="stop when this is spent")
+    add("--execute", action="store_true", help="with --replay: run the programs again too")
+
+
+def open_models(args: argparse.Namespace) -> dict[str, Callable]:
+    """The cheap and the strong model; nothing is loaded before its first call, and a replay has none."""
+    options = {"temperature": args.temperature, "max_tokens": args.max_tokens}
+    given = (args.cheap, args.cheap_url, args.price_cheap), (args.strong, args.strong_url, args.price_strong)
+    chats = (common.open_chat(model=m, url=url, price_in=p[0], price_out=p[1], **options) for m, url, p in given)
+    return {} if args.replay else dict(zip(("cheap", "strong"), chats, strict=True))
+
+
+def judged(log: common.Log, problems: dict, timeout_s: float, item: tuple[common.Unit, common.Reply]) -> dict | None:
+    """What became of one reply; None where it is to be asked for once more: the first one without a `def ` (paper)."""
+    unit, reply = item
+    problem = problems[unit[1]]
+    code, why = common.extract_code(reply.text, problem["entry_point"] or "", reply.finish_reason)
+    if unit[3] == 0 and ("def " not in reply.text if problem["entry_point"] else code is None):
+        return None
+    if code is None:
+        return {"code": reply.text, "verdict": "parse_error", "stderr": f"no program in the reply: {why}"}
+
+    def test() -> dict:
+        found = functions.run_tests(problem, code, common.run_program, timeout_s=timeout_s)
+        return dict(zip(("verdict", "stderr"), found, strict=True))
+
+    record = log.once("verdict", unit, code, test)
+    return {"code": code, "verdict": record["verdict"], "stderr": record["stderr"]}
+
+
+def stage(
+    problems: dict, log: common.Log, models: dict, args: argparse.Namespace, role: str, asked: dict[str, str]
+) -> dict:
+    """{problem id: {code, verdict, stderr, tokens [in, out], cost_musd}} of one prompt each, retries included."""
+    who = "strong" if role == "escalate" else "cheap"
+    done, tokens = {}, {i: [] for i in asked}
+
+    def replies(units: list[common.Unit]) -> Iterator:  # they are tested while others are still being written
+        prompts = [[{"role": "user", "content": asked[unit[1]]}] for unit in units]
+        seeds = [common.seed_of(args.seed, *unit) for unit in units]
+        for k, reply in log.calls(models.get(who), units, prompts, seeds):
+            tokens[units[k][1]].append((reply.prompt_tokens, reply.completion_tokens))
+            yield k, (units[k], reply)
+
+    for attempt in (0, 1):
+        units = [(role, i, 0, attempt) for i in asked if i not in done]
+        records = common.parallel(functools.partial(judged, log, problems, args.timeout_s), replies(units))
+        done |= {units[k][1]: record for k, record in records.items() if record}
+    price = np.array(getattr(args, f"price_{who}"))
+    for i in asked:
+        counts = [None if None in n else sum(n) for n in zip(*tokens[i], strict=True)]
+        done[i] |= {"tokens": counts, "cost_musd": None if None in counts else float(price @ counts) / 1e3}
+    return {i: done[i] for i in asked}
+
+
+def failures(problems: dict, act: Callable, escalate: str) -> tuple[dict, dict[str, dict[str, str]]]:
+    """(first attempts that failed, {action: {id: prompt}}); act(role, prompts) -> records. Ungraded is not failed."""
+    blind = {i: FIRST_PROMPT.format(problem=p["prompt"]) for i, p in problems.items()}
+    first = act("first", blind)
+    failed = {i: record for i, record in first.items() if record["verdict"] not in ("pass", "infra_error")}
+    passed = sum(record["verdict"] == "pass" for record in first.values())
+    ungraded = len(first) - passed - len(failed)
+    print(f"{len(first)} first attempts: {passed} pass, {len(failed)} fail, {ungraded} are ungraded")
+
+    def retry(wish: str) -> dict[str, str]:
+        seen = {i: {"code": r["code"][:CUT_CODE], "error": r["stderr"][-CUT_ERROR:]} for i, r in failed.items()}
+        told = {i: {"problem": problems[i]["prompt"], "verdict": failed[i]["verdict"], "wish": wish} for i in failed}
+        return {i: RETRY_PROMPT.format(**seen[i], **told[i]) for i in failed}
+
+    reflect = retry(REFLECT)
+    strong = reflect if escalate == "with-feedback" else {i: blind[i] for i in failed}
+    return failed, dict(zip(ACTIONS, (reflect, retry(REPLAN), strong), strict=True))
+
+
+def rescue_row(problem: dict, first: dict, tried: dict[str, dict], c_max: float) -> dict:
+    """A line of a rescue table; an action that was not run has cost and outcome null."""
+    row = {"id": problem["id"], "problem": problem["prompt"], "source": problem["source"]}
+    row |= {"difficulty": problem["difficulty"]} if problem.get("difficulty") else {}
+    row |= {"verdict": first["verdict"], "stderr": first["stderr"], "scores": {}, "imputed": [], "c_max_musd": c_max}
+    graded = [a for a in tried if tried[a]["verdict"] != "infra_error"]
+    row["solved"] = {a: tried[a]["verdict"] == "pass" if a in graded else None for a in ACTIONS}
+    row["cost_musd"] = {a: tried[a]["cost_musd"] if a in tried else None for a in ACTIONS}
+    return row | {"tokens": {a: tried[a]["tokens"] for a in tried}}
+
+
+def impute(rows: list[dict]) -> None:
+    """The paper's filling: an action that was not run costs the mean of its source (else of all), and is marked."""
+    known = [(row["source"], c) for row in rows if (c := row["cost_musd"]["escalate"]) is not None]
+    for row in rows:
+        costs = [c for source, c in known if source == row["source"]] or [c for _, c in known]
+        if costs and "escalate" not in row["tokens"]:
+            row["cost_musd"]["escalate"], row["imputed"] = sum(costs) / len(costs), ["escalate"]
+
+
+def largest_cost(problems: dict, args: argparse.Namespace) -> float:
+    """c_max in m$: two calls with the longest prompt (a token is at least a byte) and --max-tokens, dearer price."""
+    longest = max((len(p["prompt"].encode("utf-8", "surrogatepass")) for p in problems.values()), default=0)
+    seen = CUT_CODE + CUT_ERROR  # of the failed attempt; escalate is blind to it, unless asked
+    strong = longest + TEMPLATE_TOKENS + (seen if args.escalate == "with-feedback" else 0)
+    prompts = (longest + TEMPLATE_TOKENS + seen, args.price_cheap), (strong, args.price_strong)
+    return 2 * max(prompt * p[0] + args.max_tokens * p[1] for prompt, p in prompts) / 1e3
+
+
 def open_collection(args: argparse.Namespace) -> tuple[dict, common.Log, Callable]:
     """(problems by id, log, act(role, prompts) -> records)."""
     options = {"replay": args.replay, "execute": args.execute, "max_cost_usd": args.max_cost_usd}
@@ -227,12 +525,12 @@ def open_collection(args: argparse.Namespace) -> tuple[dict, common.Log, Callabl
         problems = {p["id"]: p for p in functions.load_problems(args.problems)}
     except ValueError as e:
         raise common.UserError(str(e)) from None
-    return problems, log, functools.partial(rescue_actions.stage, problems, log, rescue_actions.open_models(args), args)
+    return problems, log, functools.partial(stage, problems, log, open_models(args), args)
 
 
 def collect(args: argparse.Namespace) -> int:
     problems, log, act = open_collection(args)
-    c_max = rescue_actions.largest_cost(problems, args)
+    c_max = largest_cost(problems, args)
     if args.estimate:
         calls = 8 * len(problems)  # four roles, a retry each
         print(f"at most {calls} calls, {calls * args.max_tokens} completion tokens, {calls / 2 * c_max / 1e3:.2f} USD")
@@ -245,7 +543,7 @@ def collect(args: argparse.Namespace) -> int:
     ran = {i: {a: tried[a][i] for a in ACTIONS if i in tried[a]} for i in failed}
     table = [rescue_row(problems[i], failed[i], ran[i], c_max) for i in failed]
     if args.short_circuit:
-        rescue_actions.impute(table)
+        impute(table)
     for row in table:
         log.write("row", ("row", row["id"], 0, 0), **row)
     if (path := log.path("rescue.jsonl")) and not args.replay:
@@ -256,7 +554,7 @@ def collect(args: argparse.Namespace) -> int:
     return log.finish(problems=len(problems), failures=len(table), actions=fixed_policies(rows) if table else {})
 
 
-def text_of(found: dict, key: str, digits: int) -> str:
+def cell(found: dict, key: str, digits: int) -> str:
     return "-" if found.get(key) is None else f"{found[key]:.{digits}f}"
 
 
@@ -266,11 +564,11 @@ def show(table: dict[str, dict]) -> None:
     columns = (("lambda_hat", 5, 9), ("certified_musd", 3, 10), ("solve_rate", 3, 7), ("solve_se", 3, 6))
     columns += (("mean_cost_musd", 4, 9), ("cost_se", 3, 7))
     for name, found in table.items():
-        line = f"{name:28}{text_of(found, 'budget_musd', 3):>8} {found.get('status', ''):12}"
-        line += "".join(f"{text_of(found, key, digits):>{width}}" for key, digits, width in columns)
+        line = f"{name:28}{cell(found, 'budget_musd', 3):>8} {found.get('status', ''):12}"
+        line += "".join(f"{cell(found, key, digits):>{width}}" for key, digits, width in columns)
         line += "  " + " ".join(f"{100 * share:3.0f}" for share in found["shares"] or () if share is not None)
         if found["ungraded"]:
-            line += f"  {found['ungraded']} ungraded; as failed {text_of(found, 'solve_rate_ungraded_failed', 3)}"
+            line += f"  {found['ungraded']} ungraded; as failed {cell(found, 'solve_rate_ungraded_failed', 3)}"
         if found["unpriced"]:
             line += f"  cost over {found['rows'] - found['unpriced']} of {found['rows']} rows"
         print(line)
@@ -282,11 +580,11 @@ def train(args: argparse.Namespace) -> int:
     shares["test"] = 1 - sum(shares.values())
     if min(shares.values()) < 0:
         raise common.UserError(f"--train-split and --calibration-split leave no share for the test rows: {shares}")
-    parts = rescue_router.split(table, shares, args.seed)
+    parts = split(table, shares, args.seed)
     rows = arrays(parts["train"])
     means = np.array([mean_se(paid)[0] for paid in rows["r"].T], float)  # NaN where no cost is known
-    Y = rescue_router.targets(rows["solved"], means, args.labels)
-    texts = [rescue_router.text_of(row, args.metadata) for row, y in zip(parts["train"], Y, strict=True) if y.any()]
+    Y = targets(rows["solved"], means, args.labels)
+    texts = [text_of(row, args.metadata) for row, y in zip(parts["train"], Y, strict=True) if y.any()]
     if not texts:
         raise common.UserError(f"no action solves any of the {len(Y)} rows of the training split: nothing to learn")
     Y, dropped = Y[Y.any(1)], len(Y) - len(texts)
@@ -296,13 +594,13 @@ def train(args: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     if args.router == "lm":
         answers = [{"role": "assistant", "content": ACTIONS[k]} for k in Y.argmax(1)]
-        chats = [[*rescue_router.chat_of(text), answer] for text, answer in zip(texts, answers, strict=True)]
+        chats = [[*chat_of(text), answer] for text, answer in zip(texts, answers, strict=True)]
         write_lines(out / "chat.jsonl", [{"messages": chat} for chat in chats])
     if args.router == "lm" and not args.url:
         print("chat.jsonl is written: fine-tune a causal LM on it, serve it with vLLM, then the same with --url")
         return 0
     router = {"kind": args.router, "metadata": args.metadata, "prior": Y.mean(0)}
-    router |= rescue_router.fit(texts, Y) if args.router == "tfidf" else {}
+    router |= fit(texts, Y) if args.router == "tfidf" else {}
     np.savez_compressed(out / "router.npz", **router)
     show({f"argmax on {name}": score(router, part, means, args, out / f"{name}.jsonl") for name, part in parts.items()})
     return 0
@@ -310,7 +608,7 @@ def train(args: argparse.Namespace) -> int:
 
 def score(router: dict, table: list[dict], means: ndarray, args: argparse.Namespace, path: Path) -> dict:
     """Write the table with its scores and mean costs; what the best-scored action solves and costs."""
-    s = rescue_router.predict(router, table, args)
+    s = predict(router, table, args)
     mean_cost = {a: None if math.isnan(c) else float(c) for a, c in zip(ACTIONS, means, strict=True)}
     filled = [{"scores": dict(zip(ACTIONS, values, strict=True)), "mean_cost_musd": mean_cost} for values in s.tolist()]
     write_lines(path, [row | new for row, new in zip(table, filled, strict=True)])
@@ -445,7 +743,7 @@ def decider(args: argparse.Namespace) -> Callable[[list[dict]], list[dict]]:
     plan, router = np.array([result["plan_musd"][a] for a in ACTIONS]), dict(np.load(args.router_file))
 
     def decide(table: list[dict]) -> list[dict]:
-        s = rescue_router.predict(router, table, args)
+        s = predict(router, table, args)
         best = choose(s, np.tile(plan, (len(s), 1)), math.inf if lam is None else lam)
         said = {"status": row["status"], "budget_musd": row["budget_musd"], "lambda": row["lambda_hat"]}
         said |= {"cost_musd": result["plan_musd"], "rule": "largest score - lambda x cost, ties to the cheaper"}
@@ -535,7 +833,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
             sub.add_argument("--run", metavar="DIR", help="folder of the log; the same command goes on from it")
             sub.add_argument("--replay", action="store_true", help="recompute it all from the log, with no model")
         if name in ("collect", "route"):
-            rescue_actions.add_options(sub.add_argument)
+            add_options(sub.add_argument)
     added["collect"].add_argument("--problems", default="humaneval", help="humaneval[:n] or FILE.jsonl[:n]")
     order = added["collect"].add_mutually_exclusive_group()
     order.add_argument("--short-circuit", action="store_true", help="escalate only where both others fail (paper)")

@@ -268,7 +268,7 @@ def compute_capability() -> float | None:
 
 
 def prepare_vllm() -> bool:
-    """Set what vLLM needs before its import, import it, return whether it runs on the CPU. What the user has set stays."""
+    """Set what vLLM needs before its import, import it; whether it runs on the CPU. What the user has set stays."""
     capability = compute_capability()
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
@@ -296,7 +296,7 @@ def prepare_vllm() -> bool:
 
 
 def cpu_options(config: Any) -> dict:
-    """Engine arguments for the CPU: float32 and eager are the fastest there, and a prompt must be prefilled in one piece."""
+    """Engine arguments for the CPU: float32 and eager are the fastest there; a prompt must be prefilled in one piece."""
     from vllm import ModelRegistry
 
     for name in config.architectures:  # vLLM would look at the class in a process of its own, with those CUDA builds
@@ -357,8 +357,7 @@ class VllmChat:
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
-        engine, tokenizer = self.llm.llm_engine, self.llm.get_tokenizer()
-        room = engine.model_config.max_model_len
+        engine, room = self.llm.llm_engine, self.llm.llm_engine.model_config.max_model_len
         options = {"temperature": self.temperature, "output_kind": RequestOutputKind.FINAL_ONLY}
         options["logprobs"] = None if self.bits is None else 0
 
@@ -370,14 +369,12 @@ class VllmChat:
 
         mine, companion = {}, None
         try:
-            for i, (messages, seed) in enumerate(zip(requests, seeds, strict=True)):
-                text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-                tokens = tokenizer.encode(text, add_special_tokens=False)
+            for i, tokens in enumerate(map(self.encode, requests)):
                 if len(tokens) + self.max_tokens > room:
                     why = f"context overflow: prompt {len(tokens)} + max_tokens {self.max_tokens} > {room}"
                     yield i, Reply("", "error", len(tokens), 0, error=why)
                 else:
-                    mine[add(tokens, seed, self.max_tokens)] = i, len(tokens)
+                    mine[add(tokens, seeds[i], self.max_tokens)] = i, len(tokens)
             while mine and not self.stop:
                 if self.cpu and (companion is None or companion in self.done):
                     self.done.pop(companion, None)
@@ -388,6 +385,12 @@ class VllmChat:
                     yield i, self.reply(i, prompt_tokens, self.done.pop(name).outputs[0])
         finally:  # also when the caller stops early: nothing stays in flight
             engine.abort_request([*mine, *([companion] if companion else [])])
+
+    def encode(self, messages: list[Message]) -> list[int]:
+        """The prompt's tokens by the model's own chat template."""
+        tokenizer = self.llm.get_tokenizer()
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return tokenizer.encode(text, add_special_tokens=False)
 
     def reply(self, i: int, prompt_tokens: int, out) -> Reply:
         """The Reply to request i."""

@@ -16,8 +16,6 @@ import pytest
 import coderescue
 import common
 import make_rescue_table
-import rescue_actions
-import rescue_router
 from fake_server import FakeServer
 
 OPTIONS = {"bound": "crc", "c_min": 0.0, "delta": 0.05}
@@ -411,34 +409,34 @@ def test_router_learns_what_stderr_tells(trained):
 def test_router_splits_by_problem_whatever_the_ids():
     rows = toy_table(300, 4)
     again = [row | {"id": f"copy of {row['id']}", "problem": row["problem"] + "\n"} for row in rows]
-    parts = rescue_router.split(rows + again, {"train": 0.5, "calibration": 0.25, "test": 0.25}, 0)
+    parts = coderescue.split(rows + again, {"train": 0.5, "calibration": 0.25, "test": 0.25}, 0)
     texts = [{row["problem"].strip() for row in part} for part in parts.values()]
     assert sum(map(len, texts)) == len(set().union(*texts)) == 300
     assert [round(len(text) / 300, 1) for text in texts] == [0.5, 0.2, 0.2] or len(texts[0]) in range(120, 181)
-    assert parts == rescue_router.split(rows + again, {"train": 0.5, "calibration": 0.25, "test": 0.25}, 0)
+    assert parts == coderescue.split(rows + again, {"train": 0.5, "calibration": 0.25, "test": 0.25}, 0)
 
 
 def test_router_labels_are_the_cheapest_passing_action():
     solved = np.array([[1, 1, 1], [0, 1, 1], [0, 0, 1], [0, 0, 0], [np.nan, 1, 0]])
-    hard = rescue_router.targets(solved, np.array([2.0, 2.0, 13.0]), "hard")
+    hard = coderescue.targets(solved, np.array([2.0, 2.0, 13.0]), "hard")
     assert hard.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 0, 0], [0, 1, 0]]
-    soft = rescue_router.targets(solved, np.array([2.0, 2.0, 13.0]), "soft")
+    soft = coderescue.targets(solved, np.array([2.0, 2.0, 13.0]), "soft")
     assert soft[0].tolist() == [1 / 3] * 3
     assert soft[3].tolist() == [0, 0, 0]
 
 
 def test_router_text_keeps_to_the_papers_limits_and_never_shows_the_program():
     row = {"problem": "x" * 9000, "verdict": "fail", "stderr": "a" * 2000 + "END", "source": "apps", "code": "SECRET"}
-    text = rescue_router.text_of(row, metadata=True)
+    text = coderescue.text_of(row, metadata=True)
     assert text.startswith("[source=apps | len=9000]\nProblem:\nxxx")
     assert (text.count("x"), text.count("a" * 797 + "END"), "SECRET" in text) == (6000, 1, False)
-    assert rescue_router.text_of(row | {"verdict": "timeout"}, metadata=False).count("a" * 398) == 0
+    assert coderescue.text_of(row | {"verdict": "timeout"}, metadata=False).count("a" * 398) == 0
 
 
 def test_router_scores_do_not_depend_on_the_process(trained):
     router = dict(np.load(trained / "router.npz"))
-    assert rescue_router.tfidf_scores(["name math"], router).shape == (1, 3)
-    cells, _ = rescue_router.weighted(["a b"], np.ones(rescue_router.BUCKETS))
+    assert coderescue.tfidf_scores(["name math"], router).shape == (1, 3)
+    cells, _ = coderescue.weighted(["a b"], np.ones(coderescue.BUCKETS))
     assert cells[1].tolist() == sorted(cells[1].tolist())
     assert set(cells[1].tolist()) >= {0xE8B7BE43 % 2**15, 0x71BEEFF9 % 2**15}  # crc32 of "a" and of "b"
 
@@ -448,12 +446,12 @@ def test_router_fits_5_000_rows_in_seconds():
     words = [f"w{k}" for k in range(20_000)]
     texts = [" ".join(rng.choice(words, 150)) for _ in range(5000)]
     start = time.process_time()
-    rescue_router.fit(texts, np.eye(3)[rng.integers(0, 3, 5000)])
+    coderescue.fit(texts, np.eye(3)[rng.integers(0, 3, 5000)])
     assert time.process_time() - start < 30  # about 8 s on one core
 
 
 def test_router_zero_shot_reads_the_last_action_named():
-    scores = rescue_router.named_scores(
+    scores = coderescue.named_scores(
         ["Not reflect: ESCALATE.", "hm"],
     )
     assert scores.tolist() == [[0, 0, 1], [1 / 3] * 3]
@@ -492,7 +490,7 @@ def test_router_lm_writes_chats_then_reads_label_probabilities(trained, tmp_path
         cells = [None, *({str(token): {"logprob": -float(token)}} for token in body["prompt"][1:])]
         return {"choices": [{"index": 0, "prompt_logprobs": cells}]}
 
-    scores = rescue_router.lm_scores(["text"], post)
+    scores = coderescue.lm_scores(["text"], post)
     assert scores[0] == pytest.approx(np.exp([-2, -1, -4]) / np.exp([-2, -1, -4]).sum())
 
 
@@ -514,7 +512,7 @@ def solver(right: set[str]):
     def reply(messages: list[dict], seed: int) -> str:  # noqa: ARG001
         text = messages[-1]["content"]
         k = next(k for k in range(6) if f"def f{k}(" in text)
-        role = "reflect" if rescue_actions.REFLECT in text else "replan" if rescue_actions.REPLAN in text else "blind"
+        role = "reflect" if coderescue.REFLECT in text else "replan" if coderescue.REPLAN in text else "blind"
         if k == 5 and text not in refused:
             refused.add(text)
             return "I would rather not."

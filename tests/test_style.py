@@ -18,19 +18,25 @@ METHODS = {
     "hill_sampling": "hill_sampling",
     "coderescue": "coderescue",
 }  # file: core function
+# Lines as formatted. Where a number is above what was planned, the reason stands beside it.
 BUDGETS = {
-    "common.py": 450,
+    "common.py": 1190,  # what two methods share: chat 430, log 300, sandbox 340, extraction 90; plan: 450
     "rtv.py": 350,
     "pdr.py": 300,
-    "hill_sampling.py": 380,
-    "coderescue.py": 580,
-    "evaluators/circles.py": 180,
-    "evaluators/sets.py": 180,
-    "evaluators/erdos.py": 180,
+    "hill_sampling.py": 490,  # the paper's eight baselines (110) and `compare` (50) stand beside the loop; plan: 380
+    "coderescue.py": 870,  # four subcommands in one file, routers (150) and collection (130) among them; plan: 580
+    "weight_search.py": 200,
+    "evaluators/__init__.py": 160,  # running a candidate and parsing what it wrote, once for the three tasks
+    "evaluators/circles.py": 220,
+    "evaluators/sets.py": 220,
+    "evaluators/erdos.py": 200,
     "evaluators/functions.py": 280,
+    "evaluators/function_runner.py": 190,  # what runs inside the sandbox, apart from what judges outside
+    "evaluators/agent.py": 150,
+    "evaluators/outcomes.py": 200,  # rates, reports and figures of rtv.py and pdr.py
     "evaluators/swe_bench.py": 240,
     "evaluators/terminal_bench.py": 240,
-    "weight_search.py": 200,
+    "evaluators/harnesses.py": 220,  # subprocess, lock and check of both adapters
 }
 SOURCES = [f for f in BUDGETS if (ROOT / f).exists()]
 
@@ -41,7 +47,7 @@ def functions(path: str) -> list[ast.FunctionDef]:
 
 def test_style_every_source_file_has_a_budget():
     found = {str(p.relative_to(ROOT)) for folder in (ROOT, ROOT / "evaluators") for p in folder.glob("*.py")}
-    assert found - set(BUDGETS) <= {"evaluators/__init__.py"}
+    assert found == set(BUDGETS)
 
 
 @pytest.mark.parametrize("path", SOURCES)
