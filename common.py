@@ -296,7 +296,7 @@ def prepare_vllm() -> bool:
 
 
 def cpu_options(config: Any) -> dict:
-    """Engine arguments for the CPU: float32 and eager are the fastest there; a prompt must be prefilled in one piece."""
+    """Engine arguments for the CPU: float32 and eager are the fastest there; prompts are prefilled in one piece."""
     from vllm import ModelRegistry
 
     for name in config.architectures:  # vLLM would look at the class in a process of its own, with those CUDA builds
@@ -353,20 +353,7 @@ class VllmChat:
     def __call__(self, requests: list[list[Message]], seeds: list[int]) -> Iterator[tuple[int, Reply]]:
         """Yield (index, Reply) as replies finish; the engine goes on while the caller asks for the next one."""
         self.load()
-        from vllm import SamplingParams
-        from vllm.inputs import tokens_input
-        from vllm.sampling_params import RequestOutputKind
-
         engine, room = self.llm.llm_engine, self.llm.llm_engine.model_config.max_model_len
-        options = {"temperature": self.temperature, "output_kind": RequestOutputKind.FINAL_ONLY}
-        options["logprobs"] = None if self.bits is None else 0
-
-        def add(tokens: list[int], seed: int, max_tokens: int, **more) -> str:
-            name = f"{next(self.ids)}"
-            params = SamplingParams(seed=seed, max_tokens=max_tokens, **options, **more)
-            engine.add_request(name, tokens_input(tokens), params, priority=-1 if more else 0)
-            return name
-
         mine, companion = {}, None
         try:
             for i, tokens in enumerate(map(self.encode, requests)):
@@ -374,17 +361,30 @@ class VllmChat:
                     why = f"context overflow: prompt {len(tokens)} + max_tokens {self.max_tokens} > {room}"
                     yield i, Reply("", "error", len(tokens), 0, error=why)
                 else:
-                    mine[add(tokens, seeds[i], self.max_tokens)] = i, len(tokens)
+                    mine[self.add(tokens, seeds[i], self.max_tokens)] = i, len(tokens)
             while mine and not self.stop:
                 if self.cpu and (companion is None or companion in self.done):
                     self.done.pop(companion, None)
-                    companion = add([0, 0], 0, min(256, room - 2), ignore_eos=True)
+                    companion = self.add([0, 0], 0, min(256, room - 2), ignore_eos=True)
                 self.done |= {out.request_id: out for out in engine.step() if out.finished}
                 for name in [name for name in mine if name in self.done]:
                     i, prompt_tokens = mine.pop(name)
                     yield i, self.reply(i, prompt_tokens, self.done.pop(name).outputs[0])
         finally:  # also when the caller stops early: nothing stays in flight
             engine.abort_request([*mine, *([companion] if companion else [])])
+
+    def add(self, tokens: list[int], seed: int, max_tokens: int, **more) -> str:
+        """Hand a request to the engine; its name there. One with `more`, the companion, is scheduled before all others."""
+        from vllm import SamplingParams
+        from vllm.inputs import tokens_input
+        from vllm.sampling_params import RequestOutputKind
+
+        options = {"temperature": self.temperature, "output_kind": RequestOutputKind.FINAL_ONLY}
+        options["logprobs"] = None if self.bits is None else 0
+        params = SamplingParams(seed=seed, max_tokens=max_tokens, **options, **more)
+        name = f"{next(self.ids)}"
+        self.llm.llm_engine.add_request(name, tokens_input(tokens), params, priority=-1 if more else 0)
+        return name
 
     def encode(self, messages: list[Message]) -> list[int]:
         """The prompt's tokens by the model's own chat template."""

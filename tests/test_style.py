@@ -133,7 +133,7 @@ def commands(text: str) -> list[list[str]]:
     for line in re.findall(
         r"^(?:Run|Input|Source|\s|\||`)*(?:\w+=\S+ )*(?:[\w./]*/)?python ([\w/]+\.py[^\n`|]*)", text, re.M
     ):
-        line = re.sub(r'"?\$\([^)]*\)"?', "SUBSTITUTED", re.sub(r"\s+#.*|  +\(.*|\s&&.*|\s>.*", "", line))
+        line = re.sub(r'"?\$\([^)]*\)"?', "SUBSTITUTED", re.sub(r"\s+#.*|  +\(.*|   +.*|\s&&.*|\s[>:].*", "", line))
         found.append(shlex.split(line.replace("...", "")))
     return found
 
