@@ -374,7 +374,7 @@ class VllmChat:
             engine.abort_request([*mine, *([companion] if companion else [])])
 
     def add(self, tokens: list[int], seed: int, max_tokens: int, **more) -> str:
-        """Hand a request to the engine; its name there. One with `more`, the companion, is scheduled before all others."""
+        """Hand a request to the engine; its name there. One with `more`, the companion, goes before all others."""
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
@@ -604,7 +604,11 @@ class Log:
                 self.session = True
                 if not self.begun:
                     self.append({**self.head, "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
-                self.append({"event": "session", "pid": os.getpid(), "code": sha256(json.dumps(self.head["sha256"]))})
+                box = (
+                    sandbox() if find_box.cache_info().currsize else None
+                )  # None: no program ran before the first line
+                code = sha256(json.dumps(self.head["sha256"]))
+                self.append({"event": "session", "pid": os.getpid(), "code": code, "sandbox": box})
             record = json.loads(json.dumps({**record, "t_s": round(time.monotonic() - self.t0, 3)}, allow_nan=False))
             if self.fd >= 0:
                 text = json.dumps({**record, "line_sha256": checksum(record)}, ensure_ascii=False)

@@ -158,3 +158,17 @@ def test_style_every_documented_command_parses():
                 except SystemExit:
                     pytest.fail(f"{path.name} documents a command that does not parse: {argv}")
     assert total >= len(METHODS)
+
+
+def test_readme_examples_to_copy_run():
+    """Every python block of the README, as it stands, in a process that has the repository on its path."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
+    ran = [subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True) for block in blocks]
+    assert [r.stderr for r in ran if r.returncode] == []
+    assert "2 3 0\n" in ran[0].stdout  # round 2 reaches 3, whose reward is the highest
+
+
+def test_readme_names_only_logs_that_are_there():
+    named = re.findall(r"`(runs/[\w-]+)` \|$", (ROOT / "README.md").read_text("utf-8"), re.M)
+    assert len(named) >= 5
+    assert [folder for folder in named if not (ROOT / folder).is_dir()] == []
