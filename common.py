@@ -14,6 +14,7 @@ import importlib.metadata
 import importlib.util
 import itertools
 import json
+import logging
 import math
 import os
 import platform
@@ -26,6 +27,7 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -38,11 +40,9 @@ Unit = tuple[str, str, int, int]  # (role, task, round, index): names one model 
 PER_SERVER = 64  # requests in flight at one server
 TRIES = 5  # of one request, for connection errors, 408, 429, 5xx and errors inside a 200
 CONNECT_S, READ_S = 10.0, 3600.0
-CPU_CONTEXT, CPU_KV_BYTES, CPU_BATCH = (
-    16384,
-    4 << 30,
-    64,
-)  # on machines without a GPU: tokens a request, key-value cache, requests at once
+CPU_CONTEXT = 16384  # without a GPU: tokens of a request at most, bytes of the key-value cache, requests at once
+CPU_KV_BYTES = 2 << 30
+CPU_BATCH = 64
 HUB = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # a model's name on the hub
 OVERFLOW = re.compile(r"context.?(length|window|size)|max_model_len|too long|longer than", re.I)
 
@@ -261,14 +261,13 @@ def compute_capability() -> float | None:
     """The lowest compute capability of this machine's NVIDIA GPUs, None where there is none; initialises nothing."""
     ask = ["nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader"]
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
-        return min(
-            map(float, subprocess.run(ask, capture_output=True, text=True, timeout=60, check=True).stdout.split())
-        )
+        said = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=True).stdout
+        return min(float(line) for line in said.split())
     return None
 
 
 def prepare_vllm() -> bool:
-    """Set what vLLM needs before its import, import it; whether it runs on the CPU. What the user has set stays."""
+    """Set what vLLM reads on import (what the user has set stays), import it; whether it runs on the CPU."""
     capability = compute_capability()
     os.environ.setdefault("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")
@@ -277,120 +276,130 @@ def prepare_vllm() -> bool:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # spinning: 20 times slower beside other programs
         os.environ.setdefault("OMP_NUM_THREADS", str(len(os.sched_getaffinity(0))))
-        os.environ.setdefault(
-            "VLLM_CPU_ATTN_SPLIT_KV", "0"
-        )  # a request's attention is summed in an order that is its own
-        for package in (
-            "torchvision",
-            "torchaudio",
-            "torchcodec",
-        ):  # CUDA builds come with the CPU build and cannot be imported:
-            sys.modules.setdefault(package, None)  # type: ignore[arg-type]  # the libraries above take them for absent
+        os.environ.setdefault("VLLM_CPU_ATTN_SPLIT_KV", "0")  # splitting would depend on what else is in flight
+        # The CPU build of vLLM brings CUDA builds of these, which break on import; None: taken for absent.
+        for package in ("torchvision", "torchaudio", "torchcodec"):
+            sys.modules.setdefault(package, None)  # type: ignore[arg-type]
+    logging.getLogger("vllm").setLevel(logging.CRITICAL)
+    warnings.filterwarnings("ignore", category=FutureWarning, module="vllm")
     try:
         from vllm.platforms import current_platform
     except ImportError as e:
         raise UserError(f"--model needs vLLM ({e}): pip install -r requirements.txt, or use --url") from None
     if current_platform.is_cpu():
-        os.environ["VLLM_BATCH_INVARIANT"] = "0"  # it crashes there; VllmChat sees to it in another way
+        os.environ["VLLM_BATCH_INVARIANT"] = "0"  # it crashes there
     return current_platform.is_cpu()
 
 
-def cpu_options(config: Any) -> dict:
-    """Engine arguments for the CPU: float32 and eager are the fastest there; prompts are prefilled in one piece."""
+def cpu_options(config) -> dict:
+    """Engine arguments for the CPU. Prompts are not prefilled in chunks: its sampler refuses a seed there."""
     from vllm import ModelRegistry
 
-    for name in config.architectures:  # vLLM would look at the class in a process of its own, with those CUDA builds
-        ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
+    # Unregistered, vLLM inspects a model's class in a process of its own, and there torchvision breaks it.
+    for name in config.architectures or []:
+        if name in ModelRegistry.models:
+            ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())
     context = min(CPU_CONTEXT, getattr(config.get_text_config(), "max_position_embeddings", CPU_CONTEXT))
-    options = {"dtype": "float32", "enforce_eager": True, "block_size": 32, "kv_cache_memory_bytes": CPU_KV_BYTES}
-    options |= {"max_model_len": context, "max_num_seqs": CPU_BATCH + 1, "scheduling_policy": "priority"}
-    return options | {"enable_chunked_prefill": False, "max_num_batched_tokens": context + CPU_BATCH + 1}
+    return {
+        "dtype": "float32",
+        "enforce_eager": True,
+        "block_size": 32,
+        "kv_cache_memory_bytes": CPU_KV_BYTES,
+        "max_model_len": context,
+        "max_num_seqs": CPU_BATCH + 1,
+        "enable_chunked_prefill": False,
+        "max_num_batched_tokens": context + CPU_BATCH + 1,
+        "scheduling_policy": "priority",  # the companion goes first
+    }
 
 
 class VllmChat:
     """vLLM in this process. Equal (request, seed) gives equal tokens and log-probabilities whatever else is in flight:
-    on NVIDIA GPUs by vLLM's batch-invariant mode (its guarantee, in beta); on the CPU because no step has a single row,
-    the one case in which oneDNN's float32 product sums in another order: a companion request is always in flight.
+    on NVIDIA GPUs through vLLM's batch-invariant mode (in beta; tests/probe.py shows what holds); on the CPU because a
+    companion request, never counted nor yielded, keeps every step at two rows or more: one row alone is summed in
+    another order.
     """
 
     stop = False  # set by the log when the money is spent
 
     def __init__(self, model: str, *, temperature: float, max_tokens: int, price: tuple | None):
-        self.model, self.price, self.temperature, self.max_tokens = model, price, temperature, max_tokens
-        self.llm: Any = None
-        self.cpu, self.ids, self.done = False, itertools.count(), {}
-        self.options: dict = {}  # engine arguments beside ours
-        self.bits: dict | None = None  # tests/probe.py puts a dict here: index -> (tokens, their log-probabilities)
+        self.model, self.temperature, self.max_tokens, self.price = model, temperature, max_tokens, price
+        self.llm: Any = None  # vllm.LLM, once loaded
+        self.cpu, self.names, self.done = False, itertools.count(), {}
+        self.options: dict[str, Any] = {}  # engine arguments beside ours
+        self.bits: dict | None = None  # for tests/probe.py: filled with index -> (tokens, their log-probabilities)
         self.about = {"served_by": "vllm in this process", "model": portable(model), "seeds": "one per request"}
 
     def load(self) -> None:
         """Start the engine, once."""
         if self.llm is not None:
             return
+        name, here = portable(self.model), Path(self.model)
+        local = self.model.startswith(("/", ".", "~")) or (here.parent.name and here.parent.is_dir())
+        if local and not here.is_dir():  # the hub would be asked, for minutes where there is no network
+            raise UserError(f"--model {name}: no such folder")
         self.cpu = prepare_vllm()
         options: dict[str, Any] = {"enable_prefix_caching": True, "disable_log_stats": True, "use_tqdm_on_load": False}
         try:
             from vllm import LLM
             from vllm.transformers_utils.config import get_config
 
-            config: Any = get_config(self.model, trust_remote_code=False)
+            config = get_config(self.model, trust_remote_code=False)
             if config.model_type == "gpt_oss":
-                raise UserError(
-                    "gpt-oss in this process would mix its reasoning into the text: use --url and a reasoning parser"
-                )
-            if self.cpu:
-                options |= cpu_options(config)
+                raise UserError("gpt-oss mixes its reasoning into the text here: use --url and a reasoning parser")
+            options |= cpu_options(config) if self.cpu else {}
             self.llm = LLM(self.model, **options | self.options)
         except UserError:
             raise
-        except (
-            Exception
-        ) as e:  # the loader's errors have no common type: a missing folder, no memory, another architecture
-            why = " ".join(str(e).split())[:400]
-            raise UserError(f"--model {portable(self.model)} cannot be loaded: {why}") from None
-        self.about |= describe(self.llm.llm_engine)
+        except Exception as e:  # no common type: a missing folder, too little memory, an unknown architecture
+            raise UserError(f"--model {name} cannot be loaded: {' '.join(str(e).split())[:300]}") from None
+        self.about |= describe(self.llm.llm_engine, self.cpu)
 
     def __call__(self, requests: list[list[Message]], seeds: list[int]) -> Iterator[tuple[int, Reply]]:
-        """Yield (index, Reply) as replies finish; the engine goes on while the caller asks for the next one."""
+        """Yield (index, Reply) in the order in which replies finish. Closing the iterator ends what is in flight."""
         self.load()
-        engine, room = self.llm.llm_engine, self.llm.llm_engine.model_config.max_model_len
-        mine, companion = {}, None
+        engine, mine, companion = self.llm.llm_engine, {}, ""
+        room = engine.model_config.max_model_len
         try:
-            for i, tokens in enumerate(map(self.encode, requests)):
-                if len(tokens) + self.max_tokens > room:
+            for i, (messages, seed) in enumerate(zip(requests, seeds, strict=True)):
+                tokens = self.tokens(messages)
+                if len(tokens) + self.max_tokens <= room:
+                    mine[self.add(tokens, seed, self.max_tokens)] = i, len(tokens)
+                else:
                     why = f"context overflow: prompt {len(tokens)} + max_tokens {self.max_tokens} > {room}"
                     yield i, Reply("", "error", len(tokens), 0, error=why)
-                else:
-                    mine[self.add(tokens, seeds[i], self.max_tokens)] = i, len(tokens)
             while mine and not self.stop:
-                if self.cpu and (companion is None or companion in self.done):
-                    self.done.pop(companion, None)
+                if self.cpu and (not companion or self.done.pop(companion, None)):
                     companion = self.add([0, 0], 0, min(256, room - 2), ignore_eos=True)
                 self.done |= {out.request_id: out for out in engine.step() if out.finished}
-                for name in [name for name in mine if name in self.done]:
-                    i, prompt_tokens = mine.pop(name)
-                    yield i, self.reply(i, prompt_tokens, self.done.pop(name).outputs[0])
-        finally:  # also when the caller stops early: nothing stays in flight
-            engine.abort_request([*mine, *([companion] if companion else [])])
+                for name in [name for name in mine if name in self.done]:  # done may hold replies of another call
+                    i, n = mine.pop(name)
+                    yield i, self.reply(i, n, self.done.pop(name).outputs[0])
+        finally:
+            engine.abort_request([*mine, companion])
+            for name in [*mine, companion]:
+                self.done.pop(name, None)
 
-    def add(self, tokens: list[int], seed: int, max_tokens: int, **more) -> str:
-        """Hand a request to the engine; its name there. One with `more`, the companion, goes before all others."""
+    def tokens(self, messages: list[Message]) -> list[int]:
+        """The prompt by the model's own chat template."""
+        tokenizer = self.llm.get_tokenizer()
+        try:
+            text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        except Exception as e:  # no template, or one that refuses these roles
+            raise UserError(f"the chat template of {portable(self.model)}: {' '.join(str(e).split())[:300]}") from None
+        return tokenizer.encode(text.encode("utf-8", "replace").decode(), add_special_tokens=False)
+
+    def add(self, tokens: list[int], seed: int, max_tokens: int, ignore_eos: bool = False) -> str:
+        """Hand one request to the engine; its name there."""
         from vllm import SamplingParams
         from vllm.inputs import tokens_input
         from vllm.sampling_params import RequestOutputKind
 
-        options = {"temperature": self.temperature, "output_kind": RequestOutputKind.FINAL_ONLY}
-        options["logprobs"] = None if self.bits is None else 0
-        params = SamplingParams(seed=seed, max_tokens=max_tokens, **options, **more)
-        name = f"{next(self.ids)}"
-        self.llm.llm_engine.add_request(name, tokens_input(tokens), params, priority=-1 if more else 0)
+        name, final = str(next(self.names)), RequestOutputKind.FINAL_ONLY
+        params = SamplingParams(temperature=self.temperature, seed=seed, max_tokens=max_tokens, output_kind=final)
+        params.ignore_eos, params.logprobs = ignore_eos, None if self.bits is None else 0
+        self.llm.llm_engine.add_request(name, tokens_input(tokens), params, priority=-1 if ignore_eos else 0)
         return name
-
-    def encode(self, messages: list[Message]) -> list[int]:
-        """The prompt's tokens by the model's own chat template."""
-        tokenizer = self.llm.get_tokenizer()
-        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        return tokenizer.encode(text, add_special_tokens=False)
 
     def reply(self, i: int, prompt_tokens: int, out) -> Reply:
         """The Reply to request i."""
@@ -403,22 +412,26 @@ class VllmChat:
         return cost_usd(reply, self.price)
 
 
-def describe(engine) -> dict:
-    """What the replies' bits depend on, for the log."""
+def describe(engine, cpu: bool) -> dict:
+    """What the bits of a reply depend on, for the log."""
     import torch
     import vllm
 
-    config = engine.vllm_config
-    (backend,) = engine.collective_rpc(lambda w: w.model_runner.attn_groups[0][0].backend.get_name())
+    config, device, attention = engine.vllm_config, f"cpu, {torch.get_num_threads()} threads", "unknown"
+    if torch.cuda.is_available():
+        device = torch.cuda.get_device_name()
+    with contextlib.suppress(Exception):  # not worth a run
+        (attention,) = engine.collective_rpc(lambda w: w.model_runner.attn_groups[0][0].backend.get_name())
+    invariant = "VLLM_BATCH_INVARIANT=1" if os.environ["VLLM_BATCH_INVARIANT"] == "1" else "no"
+    if cpu and os.environ.get("VLLM_CPU_ATTN_SPLIT_KV") == "0":
+        invariant = "companion request, VLLM_CPU_ATTN_SPLIT_KV=0"
     return {
         "vllm": vllm.__version__,
-        "device": torch.cuda.get_device_name()
-        if torch.cuda.is_available()
-        else f"cpu, {torch.get_num_threads()} threads",
+        "device": device,
         "dtype": str(config.model_config.dtype).removeprefix("torch."),
-        "attention": backend,
+        "attention": attention,
         "prefix_caching": config.cache_config.enable_prefix_caching,
-        "batch_invariant": os.environ["VLLM_BATCH_INVARIANT"] == "1" or "cpu: no split attention, companion request",
+        "batch_invariant": invariant,
     }
 
 

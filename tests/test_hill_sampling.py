@@ -93,6 +93,7 @@ def test_hill_sampling_killed_at_a_random_moment_goes_on_to_the_same_result(k, w
 
 
 def test_hill_sampling_interrupt_is_one_line_and_resumable(whole, tmp_path):
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a child of a background job would ignore it
     with FakeServer(climbing, latency_s=lambda seed: 0.0 if seed < 4 else 30.0) as server:
         run = subprocess.Popen(
             command(*SETTINGS, "--url", server.url, "--run", tmp_path), stderr=subprocess.PIPE, text=True
@@ -220,8 +221,9 @@ def test_hill_sampling_replay_of_a_run_that_has_not_ended_says_where_it_stands(c
 
 @pytest.mark.parametrize("log", sorted(ROOT.glob("runs/*/log.jsonl")), ids=lambda log: log.parent.name)
 def test_recorded_run_replays(log):
-    script = json.loads(log.read_bytes().split(b"\n")[0])["script"]
-    argv = command("--replay", "--run", log.parent, script=script)
+    head = json.loads(log.read_bytes().split(b"\n")[0])
+    subcommand = [a for a in head["argv"][:1] if not a.startswith("-")]
+    argv = command(*subcommand, "--replay", "--run", log.parent, script=head["script"])
     ended = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT)
     assert ended.returncode == 0, f"{log}: {ended.stdout[-2000:]} {ended.stderr[-2000:]}"
 
