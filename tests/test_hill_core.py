@@ -1,10 +1,18 @@
 """The pure loop of hill_sampling.py and its variations on scripted models: no network, no sandbox, no disk."""
 
+import contextlib
+import json
 import math
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import common
 import hill_sampling as hs
+from fake_server import FakeServer
 
 
 def play(rewards, search="hill", N=4, K=2, seed=0, start: float | None = 0.0):
@@ -154,3 +162,23 @@ def test_top_keeps_distinct_valid_programs_best_first():
 def test_tf_idf_vectors_have_length_one():
     for v in hs.tf_idf(["a b b", "b c", "a b c d"]):
         assert math.isclose(hs.dot(v, v), 1.0)
+
+
+def test_hill_sampling_seeds_do_not_depend_on_servers_processes_or_n():
+    """Case 46: 128 distinct seeds, equal with 1 and 8 servers and any PYTHONHASHSEED; a larger N keeps the first."""
+    asked = [s for batch in play([[0.0] * 64] * 2, N=64)[2] for s in batch]
+    assert len(set(asked)) == 128
+    assert play([[0.0] * 128], N=128)[2][0][:64] == asked[:64]
+    code = "import test_hill_core as t; print([s for b in t.play([[0.0] * 64] * 2, N=64)[2] for s in b])"
+    here = Path(__file__).parent
+    env = os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": f"{here.parent}:{here}"}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, cwd=here, capture_output=True, text=True, check=True)
+    assert json.loads(ran.stdout) == asked
+    for replicas in (1, 8):
+        with contextlib.ExitStack() as stack:
+            servers = [stack.enter_context(FakeServer(lambda _, seed: f"{seed}")) for _ in range(replicas)]
+            urls = [server.url for server in servers]
+            chat = common.open_chat(model=None, url=urls, temperature=1.0, max_tokens=1, price_in=None, price_out=None)
+            replies = dict(chat([[{"role": "user", "content": "x"}]] * 128, asked))
+        assert [replies[i].text for i in range(128)] == [str(s) for s in asked]
+        assert [len(server.requests) for server in servers] == [128 // replicas] * replicas
