@@ -823,8 +823,9 @@ COMMANDS = {"collect": collect, "train": train, "calibrate": calibrate, "route":
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
     options = {"description": __doc__, "formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    options["usage"] = argparse.SUPPRESS  # an error is one line
     parser = argparse.ArgumentParser(**options)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, prog="coderescue.py")
     added = {name: commands.add_parser(name, **options) for name in COMMANDS}
     for name, sub in added.items():
         if name != "calibrate":

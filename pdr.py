@@ -200,8 +200,8 @@ def report(m: dict, N: int) -> None:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout, allow_abbrev=False)
+    style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "usage": argparse.SUPPRESS}
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, **style)
     add = parser.add_argument
     add("--harness", choices=["functions", *ADAPTERS], default="functions", help="what makes the rollouts")
     add("--problems", default="humaneval:8", help="humaneval[:n], FILE.jsonl[:n]; or a harness's data set")

@@ -296,8 +296,8 @@ def estimate(calls: dict[str, int], args: argparse.Namespace) -> str:
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
-    layout = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=layout, allow_abbrev=False)
+    style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "usage": argparse.SUPPRESS}
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, **style)
     parser.add_argument("rollouts", help="JSONL file, or a folder of mini-SWE-agent or Harbor")
     parser.add_argument("--K", type=int, default=1, help="how many to keep (paper: 1; for PDR's context 4)")
     options(parser)

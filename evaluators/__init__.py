@@ -118,7 +118,8 @@ def as_text(found: dict) -> str:
 
 def parse(module: ModuleType, argv: list[str] | None) -> argparse.Namespace:
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=module.__doc__, formatter_class=raw, allow_abbrev=False)
+    style = {"formatter_class": raw, "usage": argparse.SUPPRESS}  # an error is one line
+    parser = argparse.ArgumentParser(description=module.__doc__, allow_abbrev=False, **style)
     parser.add_argument("file", help="the construction: JSON or .npz")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--plot", metavar="OUT", help="draw it (png, pdf, svg)")
