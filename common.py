@@ -408,9 +408,6 @@ class VllmChat:
         text, reasoning = split_thinking(out.text)
         return Reply(text, out.finish_reason, prompt_tokens, len(out.token_ids), reasoning=reasoning)
 
-    def cost(self, reply: Reply) -> float | None:
-        return cost_usd(reply, self.price)
-
 
 def describe(engine, cpu: bool) -> dict:
     """What the bits of a reply depend on, for the log."""
@@ -497,6 +494,30 @@ def environment(script: str) -> dict:
     return {"sha256": code, "versions": versions, "device": device}
 
 
+def possible(args: dict) -> None:
+    """UserError for numbers and flags that no run can mean: nothing has been opened or written then."""
+    for name, value in args.items():
+        numbers = [v for v in (value if isinstance(value, list) else [value]) if isinstance(v, float)]
+        least = 0 if name.startswith("price") else -math.inf
+        if not all(math.isfinite(v) and v >= least for v in numbers):
+            raise UserError(f"--{name.replace('_', '-')} {value}: must be finite" + " and not negative" * (least == 0))
+    if args.get("max_cost_usd") is not None and args["max_cost_usd"] <= 0:
+        raise UserError(f"--max-cost-usd {args['max_cost_usd']}: must be above 0")
+    if args.get("execute") and not args.get("replay"):
+        raise UserError("--execute goes with --replay")
+    for flag in ("replay", "plot"):
+        if args.get(flag) and "run" in args and not args["run"]:
+            raise UserError(f"--{flag} needs --run DIR")
+
+
+def sound(self_test: Callable) -> None:
+    """Run an evaluator's self-test in the sandbox; Stopped where one of them is broken: a score would mean nothing."""
+    try:
+        self_test(run_program)
+    except RuntimeError as e:
+        raise Stopped(f"{e}; nothing was scored", 1) from None
+
+
 class Log:
     """The run: DIR/log.jsonl, append-only, one writer. What stands there is not done again; a replay does nothing new.
 
@@ -520,12 +541,12 @@ class Log:
         execute: bool = False,
         max_cost_usd: float | None = None,
     ):
-        self.dir, self.replay, self.execute = Path(run) if run else None, replay, execute
-        self.max_cost_usd = max_cost_usd
+        possible(args)
+        self.dir = Path(run) if run else None
+        self.replay, self.execute, self.max_cost_usd = replay, execute, max_cost_usd
         self.lines: dict[tuple, dict] = {}  # (event, unit) -> the line
-        self.differences: list[str] = []
+        self.differences, self.engines = [], []  # engines: what served this session's calls and stands in the log
         self.lock, self.fd, self.begun, self.session = threading.RLock(), -1, False, False
-        self.engines: list[dict] = []  # what served this session's calls, as far as the log says it already
         self.t0, self.cost = time.monotonic(), 0.0  # cost in USD, None once a call's is unknown
         self.name = str(self.path("log.jsonl"))  # in messages
         identity = args.keys() - {*self.FREE, *free}  # what may not change between the sessions of a run
@@ -747,6 +768,9 @@ class Log:
             self.compare("", self.lines["result", 0], fields)
         else:
             self.append({"event": "result", **fields, "wall_s": self.wall_s()})
+        if self.fd >= 0:  # nothing follows the result: the lock is given up
+            os.close(self.fd)
+            self.fd = -1
         for what in self.differences:
             print(f"DIFFERENT: {what}")
         if self.replay:

@@ -14,11 +14,15 @@ Differs - the reward is the certified score of the exact verifiers in evaluators
         - seeds are seed * 1,000,000 + t * N + i; the paper only says that they increase across batches
         - prompts and start programs are our own; K of the top-K searches is not stated in the paper (default 4)
         - top-k-diverse measures similarity by TF-IDF of tokens, the paper by sentence embeddings
+        - up to 64 requests are in flight a server (paper: 1 at N = 64, 8 at N = 512); a server's own sampling defaults
+          count unless it is started with --generation-config vllm (paper: top-p 1, as it is in this process)
+        - a set of more than 20,000 elements or a function of more than 10,000 steps is invalid (--max-size)
         - in-context-rl and subpopulation reset after 4 rounds to the best so far; the paper does not say to what
 """
 
 import argparse
 import collections
+import contextlib
 import heapq
 import json
 import math
@@ -51,14 +55,14 @@ class Trial(NamedTuple):
     output: str
 
 
-# Parents: (best, history, N, K, t) -> for each of the N children the earlier trials it sees. `best` is the incumbent.
+# Parents: (best, history, N, K, t, seed) -> for each of the N children the earlier trials it sees; best: the incumbent.
 
 
-def hill(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+def hill(best: Trial, history: list[Trial], N: int, K: int, t: int, seed: int) -> list[list[Trial]]:
     return [[best]] * N
 
 
-def repeated(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+def repeated(best: Trial, history: list[Trial], N: int, K: int, t: int, seed: int) -> list[list[Trial]]:
     return [[history[0]]] * N
 
 
@@ -69,18 +73,18 @@ def top(history: list[Trial], K: int) -> list[Trial]:
     return ranked or [history[0]]
 
 
-def top_k(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+def top_k(best: Trial, history: list[Trial], N: int, K: int, t: int, seed: int) -> list[list[Trial]]:
     pool = top(history, K)
     return [[pool[i % len(pool)]] for i in range(N)]
 
 
-def top_k_random(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+def top_k_random(best: Trial, history: list[Trial], N: int, K: int, t: int, seed: int) -> list[list[Trial]]:
     valid = [trial for trial in history if trial.reward is not None] or history[:1]
-    pool = top(history, K) + random.Random(f"top-k-random {t}").sample(valid, min(K, len(valid)))
+    pool = top(history, K) + random.Random(f"top-k-random {seed} {t}").sample(valid, min(K, len(valid)))
     return [[pool[i % len(pool)]] for i in range(N)]
 
 
-def top_k_diverse(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+def top_k_diverse(best: Trial, history: list[Trial], N: int, K: int, t: int, seed: int) -> list[list[Trial]]:
     """Top-K, then K times the valid program whose nearest one in the pool is least similar (the earlier of equals)."""
     pool = top(history, K)
     rest = [trial for trial in {x.program: x for x in reversed(history)}.values() if trial.reward is not None]
@@ -94,18 +98,18 @@ def top_k_diverse(best: Trial, history: list[Trial], N: int, K: int, t: int) -> 
     return [[pool[i % len(pool)]] for i in range(N)]
 
 
-def in_context(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+def in_context(best: Trial, history: list[Trial], N: int, K: int, t: int, seed: int) -> list[list[Trial]]:
     return [top(history, K)[::-1]] * N  # the best last, next to the answer
 
 
-def in_context_rl(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+def in_context_rl(best: Trial, history: list[Trial], N: int, K: int, t: int, seed: int) -> list[list[Trial]]:
     """Child i sees what its own line drew since the last reset, after the best program of that time."""
     since = [trial for trial in history if trial.t >= t - t % CYCLE]
     root = best_before(history, t - t % CYCLE)
     return [[root] + [trial for trial in since if trial.i == i] for i in range(N)]
 
 
-def subpopulation(best: Trial, history: list[Trial], N: int, K: int, t: int) -> list[list[Trial]]:
+def subpopulation(best: Trial, history: list[Trial], N: int, K: int, t: int, seed: int) -> list[list[Trial]]:
     """N / 8 populations, each hill climbing on its own; every 4 rounds all go on from the best of all."""
     root = best_before(history, t - t % CYCLE)
     own = [[x for x in history if x.t >= t - t % CYCLE and x.i // POPULATION == p] for p in range(-(-N // POPULATION))]
@@ -184,7 +188,7 @@ def hill_sampling(
     yield {"t": -1, "trials": [best], "best": best, "accepted": False}
     for t in range(M):
         seeds = [seed * 1_000_000 + t * N + i for i in range(N)]  # every sample of every run has a seed of its own
-        contexts = [context(shown) for shown in parents(best, history, N, K, t)]
+        contexts = [context(shown) for shown in parents(best, history, N, K, t, seed)]
         trials = [Trial(t, i, *outcome) for i, outcome in enumerate(evaluate(t, sample(t, contexts, seeds)))]
         y = max(trials, key=lambda y: (y.reward is not None, y.reward or 0.0))  # max keeps the first of equals
         accepted = y.reward is not None and (best.reward is None or y.reward >= best.reward)
@@ -238,7 +242,9 @@ class Wiring:
         return [(program, self.reward(r), r.get("stdout", "") + r.get("stderr", "")) for program, r in outcomes]
 
     def execute(self, program: str, timeout_s: float) -> dict:
-        return self.task.run(program, common.run_program, timeout_s=timeout_s, memory_mb=self.args.memory_mb)
+        limits = {"timeout_s": timeout_s, "memory_mb": self.args.memory_mb}
+        limits |= {"max_size": self.args.max_size} if self.args.max_size else {}
+        return self.task.run(program, common.run_program, **limits)
 
     def check(self, record: dict) -> dict:
         """The scores that follow from a logged construction alone: a replay verifies every one again."""
@@ -278,13 +284,14 @@ def report(log: common.Log, wiring: Wiring, record: dict) -> str:
     }
     failures = wiring.ledger(t, trials)
     calls = [line for i in range(len(trials)) if (line := log.lines.get(("call", ("edit", wiring.args.task, t, i))))]
-    tokens = sum(call["completion_tokens"] or 0 for call in calls)
-    log.write(
+    counted = [call["completion_tokens"] for call in calls]
+    tokens = "unknown" if None in counted else sum(counted)
+    logged = log.write(
         "round", ("round", wiring.args.task, t, 0), **fields, valid=valid, programs=len(trials), failures=failures
     )
     counts = ", ".join(f"{v['count']} {k}" for k, v in failures.items() if v["count"])
     line = f"round {t:3d}  best {known.get('score')!r:20}  {'moved' if record['accepted'] else 'kept '}"
-    line += f"  valid {valid}/{len(trials)}  {tokens} tokens  {log.wall_s():.0f} s"
+    line += f"  valid {valid}/{len(trials)}  {tokens} new tokens  {logged['t_s']:.0f} s"
     if valid == 0:
         common_one = max((k for k in failures if k != "duplicates"), key=lambda k: failures[k]["count"])
         line += (
@@ -321,6 +328,21 @@ def plot(path: Path, log: common.Log, task, construction: object) -> None:
     if construction is not None:
         task.plot(construction, right)
     figure.savefig(path, dpi=110)
+    print(f"figure: {path}")
+
+
+def finished(run: str) -> tuple[dict, list[dict]]:
+    """First line and rounds of a run of this script or of weight_search.py; UserError where it has no result yet."""
+    script = Path(__file__)
+    with contextlib.suppress(OSError, ValueError, TypeError, LookupError), open(Path(run) / "log.jsonl") as file:
+        if json.loads(file.readline())["script"] == "weight_search.py":
+            script = script.with_name("weight_search.py")
+    log = common.Log(run, str(script), {}, replay=True)
+    if log.differences:
+        raise common.UserError(f"{log.name}: {log.differences[0]}")
+    if ("result", 0) not in log.lines:
+        raise common.UserError(f"{log.name} has no result yet; run its command again, then compare")
+    return log.lines["run", 0], [line for (event, _), line in log.lines.items() if event == "round"]
 
 
 def compare(runs: list[str], out: str | None) -> int:
@@ -329,22 +351,20 @@ def compare(runs: list[str], out: str | None) -> int:
     if not runs:
         raise common.UserError("compare: name the run folders")
     for run in runs:
-        log = common.Log(run, __file__, {}, replay=True)
-        if log.differences:
-            raise common.UserError(f"{log.name}: {log.differences[0]}")
-        head = log.lines["run", 0]
-        if ("result", 0) not in log.lines:
-            raise common.UserError(f"{log.name} has no result yet; run its command again, then compare")
-        rounds = [line for (event, _), line in log.lines.items() if event == "round"]
+        head, rounds = finished(run)
         args = head["args"]
-        groups.setdefault((args["task"], args["search"], args["N"], args["model"]), []).append(curve(head, rounds))
-    print(f"{'task':8} {'search':15} {'N':>4} {'completions':>11} {'seeds':>5} {'mean':>18} {'error':>10} {'best':>18}")
+        search = args["search"] if "method" not in args else f"{args['method']}, {args['search']}"
+        groups.setdefault((args["task"], search, args["N"], args["model"]), []).append(curve(head, rounds))
+    print(f"{'task':8} {'search':16} {'N':>4} {'completions':>11} {'seeds':>5} {'mean':>18} {'error':>10} {'best':>18}")
     for (task, search, N, _), curves in groups.items():
         last = [y[-1] for _, y in curves if y[-1] is not None]
+        line = f"{task:8} {search:16} {N:4d} {curves[0][0][-1]:11d} {len(last):5d}"
+        if not last:
+            print(f"{line} {'no valid program':>18}")
+            continue
         error = statistics.stdev(last) / math.sqrt(len(last)) if len(last) > 1 else math.nan
         best = (max if import_module(f"evaluators.{task}").HIGHER else min)(last)
-        line = f"{task:8} {search:15} {N:4d} {curves[0][0][-1]:11d} {len(last):5d} {statistics.mean(last):18.15f}"
-        print(f"{line} {error:10.2g} {best:18.15f}")
+        print(f"{line} {statistics.mean(last):18.15f} {error:10.2g} {best:18.15f}")
     if out:
         plot_groups(Path(out), groups)
     return 0
@@ -363,6 +383,7 @@ def plot_groups(path: Path, groups: dict) -> None:
     axes.set(xlabel="completions", ylabel="best certified score")
     axes.legend()
     figure.savefig(path, dpi=110)
+    print(f"figure: {path}")
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -378,10 +399,11 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--K", type=int, default=4, help="programs of the top-K searches (paper: not stated)")
     add("--search", choices=list(PARENTS), default="hill", help="the method, or one of the paper's baselines")
     add("--seed", type=int, default=0, help="of the run (paper: 3 seeds)")
-    add("--temperature", type=float, default=1.0, help="(paper: the best of 0.95, 1.0, 1.05)")
+    add("--temperature", type=float, default=1.0, help="(paper: the best of 0.95, 1.0, 1.05; sets 1.0)")
     add("--max-tokens", type=int, default=8000, help="new tokens a reply (paper: 8000)")
     add("--timeout-s", type=float, nargs="+", default=[5.0, 10.0], help="CPU seconds of each run (paper: 5 10)")
     add("--memory-mb", type=int, default=1024, help="of a program (paper: not stated)")
+    add("--max-size", type=int, help="of a set or a step function that is verified (default: 20000, 10000)")
     add("--information", choices=["full", "none"], default="full", help="none: no start program shown (paper: NI)")
     add("--hint", default="", help="a sentence added to the prompt")
     add("--run", metavar="DIR", help="folder of the log; the same command goes on with it")
@@ -405,9 +427,8 @@ def check(args: argparse.Namespace) -> None:
         or args.N * args.M > 10**6,
         f"run folders ({args.runs} ...) are for compare alone": bool(args.runs),
         f"name a task: {', '.join(TASKS)}, or compare": args.task is None and not args.replay,
-        "--replay needs --run DIR": args.replay and not args.run,
-        "--execute goes with --replay": args.execute and not args.replay,
-        "--plot needs --run DIR for figure.png": args.plot and not args.run,
+        f"--max-size {args.max_size}: must be at least 1, and circles have none": args.max_size is not None
+        and (args.max_size < 1 or args.task == "circles"),
         f"--N {args.N}: subpopulation needs a multiple of {POPULATION}": args.search == "subpopulation"
         and args.N % POPULATION,
     }
@@ -435,13 +456,16 @@ def main(argv: list[str] | None = None) -> int:
     keys = ("model", "url", "temperature", "max_tokens", "price_in", "price_out")
     chat = None if args.replay else common.open_chat(**{k: getattr(args, k) for k in keys})
     options = {"replay": args.replay, "execute": args.execute, "max_cost_usd": args.max_cost_usd}
+    task = args.task
     log = common.Log(args.run, __file__, vars(args), free={"runs"}, **options)
+    if task not in (None, args.task):
+        raise common.UserError(f"{log.name} is a run of {args.task}, not of {task}")
     from tqdm import tqdm
 
     with tqdm(total=args.N * args.M, unit="edit", disable=args.replay or None) as bar:  # None: not into a file
         wiring = Wiring(args, log, chat, bar)
         if not args.replay:
-            wiring.task.self_test(common.run_program)
+            common.sound(wiring.task.self_test)
             tqdm.write(f"sandbox: {common.sandbox()['name']}; log: {log.name if args.run else 'none (no --run)'}")
         x = wiring.task.START if args.information == "full" else wiring.task.BARE
         settings = {"N": args.N, "M": args.M, "K": args.K, "seed": args.seed}

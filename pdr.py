@@ -117,7 +117,7 @@ def summariser(args: argparse.Namespace, ask: Callable, stubs: Counter) -> Calla
         texts = [""] * len(R)
         if t < args.T - 1 or (args.judge == "model" and args.compare == "summary" and args.N > 1):
             texts = rtv.summarise(R, ask, fields=args.fields, cut_chars=args.cut_chars, t=t)
-        stubs[t] += texts.count(rtv.STUB)
+        stubs[t] += sum(text.startswith(rtv.STUB) for text in texts)
         return by_task(R, texts)
 
     return summarise
@@ -137,7 +137,7 @@ def problems_of(args: argparse.Namespace) -> list[dict]:
 def of_functions(args: argparse.Namespace, log: common.Log, problems: list[dict], ask: Callable) -> Callable:
     """rollout(t, C) by the small agent on function problems: its calls and its programs' runs are the log's units."""
     if not args.replay or args.execute:
-        functions.self_test(common.run_program)  # a broken sandbox must not look like a bad model
+        common.sound(functions.self_test)  # a broken sandbox must not look like a bad model
     price = None if None in (args.price_in, args.price_out) else (args.price_in, args.price_out)
 
     def execute(jobs: list[tuple]) -> list[dict]:
@@ -219,8 +219,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--execute", action="store_true", help="with --replay: run the programs again too (functions)")
     rtv.options(parser)
     args = rtv.check(parser, parser.parse_args(argv))
-    if min(args.N, args.T, args.turns) < 1:
-        parser.error("need --N, --T, --turns >= 1")
+    if min(args.N, args.T, args.turns) < 1 or not args.timeout_s > 0:
+        parser.error("need --N, --T, --turns >= 1 and --timeout-s > 0")
     served = args.run and (args.replay or (args.url and args.model))
     if args.harness != "functions" and (args.execute or not served):
         parser.error(f"--harness {args.harness} needs --run, --url and --model (the name there), and has no --execute")

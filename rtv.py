@@ -65,7 +65,7 @@ and its result)""",
 output), evidence_inventory (confirmed, error, unconfirmed), final_state (files, services, settings), resource_access
 (used, missing), solution_characteristics (approach, assumptions), verification_record (each check and its result)""",
 }
-STUB = "[no summary: the model returned nothing for this attempt, twice]"
+STUB = "[no summary: "  # then the reason
 VERDICT = re.compile(r'^[ \t>*_#`-]*(?:final )?(?:verdict|answer)[*_` ]*:(.*)$|"winner"\s*:\s*([^,}\n]*)', re.I | re.M)
 SHARE = r"(0?\.\d+|[01](\.0*)?)"
 JUDGE = re.compile(f"model|oracle|coin|vote={SHARE}|accuracy={SHARE}(,{SHARE})*")
@@ -224,18 +224,18 @@ def evidence(rollout: dict, budget: int) -> str:
 
 
 def summarise(rollouts: list[dict], ask: Callable, *, fields: str, cut_chars: int, t: int) -> list[str]:
-    """A summary of each, in order. An empty one is asked for again with another seed; then STUB stands."""
-    texts = [""] * len(rollouts)
-    for attempt in range(2):  # the second one for empty replies alone
-        todo = [i for i, text in enumerate(texts) if not text]
+    """A summary of each, in order. An empty one is asked for again with another seed; then a marked STUB stands."""
+    texts, why = [""] * len(rollouts), [""] * len(rollouts)
+    for attempt in range(2):  # the second one for empty replies alone; a call that failed would fail again
+        todo = [i for i, text in enumerate(texts) if not text and not why[i]]
         units, requests = [], []
         for r in (rollouts[i] for i in todo):
             units.append(("summary", r["task"], 2 * t + attempt, r["rollout"]))
             parts = {"problem": r["problem"], "attempt": evidence(r, cut_chars), "fields": FIELDS[fields]}
             requests.append([{"role": "user", "content": SUMMARY_PROMPT.format(**parts)}])
         for i, reply in zip(todo, ask(units, requests) if todo else [], strict=True):
-            texts[i] = without_thinking(reply.text)
-    return [text or STUB for text in texts]
+            texts[i], why[i] = without_thinking(reply.text), reply.error
+    return [x or f"{STUB}{e or 'the model returned nothing, twice'}]" for x, e in zip(texts, why, strict=True)]
 
 
 def model_judge(problems: dict[str, str], texts: dict[str, dict], ask: Callable, *, V: int, t0: int) -> Callable:
@@ -282,8 +282,8 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse
     """The arguments, if they are possible."""
     if args.K < 1 or args.G < 2 or args.V < 1 or args.cut_chars < 400:
         parser.error("need --K >= 1, --G >= 2, --V >= 1, --cut-chars >= 400")
-    if not JUDGE.fullmatch(args.judge) or (args.plot and not args.run):
-        parser.error(f"--judge {args.judge} is not as in --help with A in [0, 1], or --plot is without --run")
+    if not JUDGE.fullmatch(args.judge):
+        parser.error(f"--judge {args.judge} is not as in --help, with A in [0, 1]")
     return args
 
 
@@ -336,7 +336,7 @@ def main(argv: list[str] | None = None) -> int:
         records.append(record)
         log.write("round", ("round", "", record["round"], 0), **record)
     scores, habits = score(outcomes, records), health([x for r in records for x in r["matches"]])
-    habits["stubs"] = texts.count(STUB)
+    habits["stubs"] = sum(text.startswith(STUB) for text in texts)
     report(scores, habits)
     winners = records[-1]["kept"] if records else candidates
     print("winners: " + json.dumps(winners))

@@ -148,14 +148,14 @@ def main(argv: list[str] | None = None) -> int:
         raise common.UserError(f"--sigma {args.sigma}: must be above 0")
     keys = {"model": args.model, "url": None, "temperature": args.temperature, "max_tokens": args.max_tokens}
     chat = None if args.replay else common.open_chat(**keys, price_in=None, price_out=None)
-    args.hint = ""
+    args.hint, args.max_size = "", None
     log = common.Log(args.run, __file__, vars(args), replay=args.replay, execute=args.execute)
     from tqdm import tqdm
 
     with tqdm(total=args.N * args.M, unit="edit", disable=args.replay or None) as bar:
         wiring = WeightWiring(args, log, chat, bar)
         if not args.replay:
-            wiring.task.self_test(common.run_program)
+            common.sound(wiring.task.self_test)
         settings = {"N": args.N, "M": args.M, "K": 1, "seed": args.seed}
         shown = {"parents": hs.PARENTS[args.search], "context": partial(hs.context, args.search)}
         accepted = 0

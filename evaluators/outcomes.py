@@ -33,7 +33,11 @@ def read_rollouts(path: Path) -> list[dict]:
 
         return (swe_bench if next(path.rglob("*.traj.json"), None) else terminal_bench).load(path)  # by what lies there
     rollouts = {}
-    for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except UnicodeDecodeError as e:
+        raise ValueError(f"{path} is not UTF-8 text: {e}") from None
+    for number, line in enumerate(lines, 1):
         try:
             r = rollout_of(line) if line.strip() else None
         except (ValueError, TypeError) as e:
@@ -193,3 +197,4 @@ def plot(columns: Mapping[Any, tuple[float | None, float | None]], coverage: flo
     axes.legend()
     fig.savefig(file, dpi=150, bbox_inches="tight")
     plt.close(fig)
+    print(f"figure: {file}")

@@ -1,7 +1,9 @@
 """common.py: model calls over real HTTP, the log, exit codes, money. The sandbox has its own tests."""
 
 import json
+import math
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -631,3 +633,37 @@ def test_entry_exits_with_the_stated_code_and_one_line(main, code, said):
     ran = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
     assert (ran.returncode, ran.stderr.count("\n")) == (code, 1 if said else 0)
     assert ran.stderr.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("args", "reason"),
+    [
+        ({"temperature": math.nan}, "--temperature nan: must be finite"),
+        ({"timeout_s": [5.0, math.inf]}, "--timeout-s [5.0, inf]: must be finite"),
+        ({"price_in": -1.0}, "--price-in -1.0: must be finite and not negative"),
+        ({"max_cost_usd": math.nan}, "--max-cost-usd nan: must be finite"),
+        ({"max_cost_usd": 0.0}, "--max-cost-usd 0.0: must be above 0"),
+        ({"execute": True, "replay": False}, "--execute goes with --replay"),
+        ({"replay": True, "run": None}, "--replay needs --run DIR"),
+        ({"plot": True, "run": None}, "--plot needs --run DIR"),
+    ],
+)
+def test_log_refuses_what_no_run_can_mean_before_anything_is_written(args, reason, tmp_path):
+    with pytest.raises(common.UserError, match=re.escape(reason)):
+        common.Log(str(tmp_path / "run"), __file__, args)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_log_gives_up_its_lock_after_the_result(tmp_path):
+    for _ in range(2):
+        log = common.Log(str(tmp_path), __file__, {"N": 1})
+        assert log.finish(score=1.0) == 0
+
+
+def test_sound_stops_a_run_whose_evaluator_is_broken():
+    def broken(run_program):
+        raise RuntimeError(f"evaluator broken: {run_program.__name__}")
+
+    with pytest.raises(common.Stopped, match="evaluator broken: run_program; nothing was scored") as stopped:
+        common.sound(broken)
+    assert stopped.value.code == 1

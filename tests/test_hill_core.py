@@ -147,7 +147,7 @@ def test_top_k_random_draws_k_more_from_the_history_by_a_fixed_seed():
 
 def test_top_k_diverse_adds_the_least_similar_program():
     trials = [hs.Trial(-1, 0, "a b c", 1.0, ""), hs.Trial(0, 0, "a b d", 0.9, ""), hs.Trial(0, 1, "x y z", 0.1, "")]
-    assert [p[0].program for p in hs.top_k_diverse(trials[0], trials, 2, 1, 1)] == ["a b c", "x y z"]
+    assert [p[0].program for p in hs.top_k_diverse(trials[0], trials, 2, 1, 1, 0)] == ["a b c", "x y z"]
 
 
 def test_top_keeps_distinct_valid_programs_best_first():

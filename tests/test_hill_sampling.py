@@ -349,3 +349,30 @@ def test_hill_sampling_without_a_folder_leaves_no_trace(tmp_path):
         )
     assert (ended.returncode, list(tmp_path.iterdir())) == (0, [])
     assert json.loads(ended.stdout[ended.stdout.index("{") :])["completions"] == 1
+
+
+def test_hill_sampling_replay_of_another_task_is_refused(copy):
+    ended = hill("sets", "--run", copy, "--replay")
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "is a run of circles, not of sets" in ended.stderr
+
+
+def test_compare_says_where_no_program_was_valid(tmp_path):
+    with FakeServer(lambda *_: "no program") as server:
+        ended = hill(*SETTINGS, "--information", "none", "--url", server.url, "--run", tmp_path)
+        assert ended.returncode == 1
+    ended = hill("compare", tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "no valid program" in ended.stdout
+
+
+def test_hill_sampling_max_size_limits_what_is_verified(tmp_path):
+    ended = hill("circles", "--model", "m/m", "--max-size", 5, "--run", tmp_path)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    program = "# EDIT-START\ndef run():\n    return list(range(40)), 0.0\n# EDIT-END"
+    with FakeServer(lambda *_: f"```python\n{program}\n```") as server:
+        settings = ("sets", "--N", 1, "--M", 1, "--timeout-s", 5, "--url", server.url)
+        for size, valid in ((39, 0), (40, 1)):
+            assert hill(*settings, "--max-size", size, "--run", tmp_path / str(size)).returncode == 1 - valid
+            rounds = [line for line in lines_of(tmp_path / str(size)) if line["event"] == "round"]
+            assert rounds[-1]["valid"] == valid

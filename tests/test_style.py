@@ -20,10 +20,10 @@ METHODS = {
 }  # file: core function
 # Lines as formatted. Where a number is above what was planned, the reason stands beside it.
 BUDGETS = {
-    "common.py": 1190,  # what two methods share: chat 430, log 300, sandbox 340, extraction 90; plan: 450
+    "common.py": 1215,  # what two methods share: chat 430, log 300, sandbox 340, extraction 90; plan: 450
     "rtv.py": 350,
     "pdr.py": 300,
-    "hill_sampling.py": 490,  # the paper's eight baselines (110) and `compare` (50) stand beside the loop; plan: 380
+    "hill_sampling.py": 500,  # the paper's eight baselines (110) and `compare` (50) stand beside the loop; plan: 380
     "coderescue.py": 870,  # four subcommands in one file, routers (150) and collection (130) among them; plan: 580
     "weight_search.py": 200,
     "evaluators/__init__.py": 160,  # running a candidate and parsing what it wrote, once for the three tasks

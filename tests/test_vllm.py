@@ -87,7 +87,9 @@ def test_vllm_replies_come_as_they_finish_and_are_counted(chat):
     assert counts[0] < TOKENS == counts[-1]
     assert {r.finish_reason for _, r in replies} == {"stop", "length"}
     first = replies[0][1]
-    assert chat.cost(first) == pytest.approx((first.prompt_tokens + 2 * first.completion_tokens) / 1e6)
+    assert common.cost_usd(first, chat.price) == pytest.approx(
+        (first.prompt_tokens + 2 * first.completion_tokens) / 1e6
+    )
 
 
 def test_vllm_closing_early_leaves_nothing_in_flight(chat):
