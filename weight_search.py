@@ -132,6 +132,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--max-tokens", type=int, default=8000)
     add("--timeout-s", type=float, nargs="+", default=[5.0, 10.0])
     add("--memory-mb", type=int, default=1024)
+    add("--hint", default="", help="a sentence added to the prompt")
     add("--run", metavar="DIR", help="folder of the log; the same command goes on with it")
     add("--replay", action="store_true", help="recompute every decision and every step from the log")
     add("--execute", action="store_true", help="with --replay: run the programs again too")
@@ -148,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
         raise common.UserError(f"--sigma {args.sigma}: must be above 0")
     keys = {"model": args.model, "url": None, "temperature": args.temperature, "max_tokens": args.max_tokens}
     chat = None if args.replay else common.open_chat(**keys, price_in=None, price_out=None)
-    args.hint, args.max_size = "", None
+    args.max_size = None
     log = common.Log(args.run, __file__, vars(args), replay=args.replay, execute=args.execute)
     from tqdm import tqdm
 
