@@ -34,6 +34,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+if sys.version_info < (3, 11):  # noqa: UP036 (the reader's Python, not ours)
+    raise SystemExit(f"Python 3.11 or newer is needed; this is {platform.python_version()}")
+
 Message = dict[str, str]
 Unit = tuple[str, str, int, int]  # (role, task, round, index): names one model call or one execution in the log
 
@@ -286,6 +289,8 @@ def prepare_vllm() -> bool:
         from vllm.platforms import current_platform
     except ImportError as e:
         raise UserError(f"--model needs vLLM ({e}): pip install -r requirements.txt, or use --url") from None
+    if current_platform.is_unspecified():
+        raise UserError("--model: vLLM finds no GPU; without one install requirements-cpu.txt, or use --url")
     if current_platform.is_cpu():
         os.environ["VLLM_BATCH_INVARIANT"] = "0"  # it crashes there
     return current_platform.is_cpu()

@@ -186,15 +186,15 @@ def report(s: dict, judge: dict) -> None:
 
 def plot(columns: Mapping[Any, tuple[float | None, float | None]], coverage: float | None, file: Path) -> None:
     """pass@1 and standard error of each column, in order, below the line of what the rollouts cover."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
-    fig, axes = plt.subplots(figsize=(5, 3.5))
+    figure = Figure(figsize=(5, 3.5), layout="constrained")
+    axes = figure.subplots()
     known = {str(name): (100 * rate, 100 * (se or 0)) for name, (rate, se) in columns.items() if rate is not None}
     rates, errors = zip(*known.values(), strict=True)
     axes.errorbar(list(known), rates, errors, marker="o", capsize=3, label="pass@1 and s.e.")
     axes.axhline(100 * (coverage or 0), linestyle="--", color="grey", label="pass@N of the first rollouts")
-    axes.set(ylabel="% of tasks", xlabel="rounds of voting" if "0" in known else "")
-    axes.legend()
-    fig.savefig(file, dpi=150, bbox_inches="tight")
-    plt.close(fig)
+    axes.set(ylabel="% of tasks", xlabel="rounds of voting" if "0" in known else "", ylim=(0, 100))
+    figure.legend(loc="outside upper center", ncols=2)
+    figure.savefig(file, dpi=150)
     print(f"figure: {file}")

@@ -95,6 +95,10 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--latency-s", type=float, default=0.2)
     args = parser.parse_args()
-    with FakeServer(lambda _, seed: f"reply {seed}", latency_s=lambda _: args.latency_s, port=args.port) as fake:
-        print(fake.url, flush=True)
+    try:
+        server = FakeServer(lambda _, seed: f"reply {seed}", latency_s=lambda _: args.latency_s, port=args.port)
+    except OSError as e:
+        parser.error(f"--port {args.port}: {e.strerror}")
+    with server:
+        print(server.url, flush=True)
         threading.Event().wait()

@@ -139,7 +139,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         target = prepare(parser.parse_args(argv).name)
     except (OSError, ValueError, KeyError, ImportError, zipfile.BadZipFile) as e:
-        say(f"local_model.py: {e}")
+        say(f"local_model.py: {e}; mend that and run the same command again (3 GB are needed for the larger model)")
         return 2
     print(target.relative_to(Path.cwd()) if target.is_relative_to(Path.cwd()) else target)
     return 0

@@ -219,9 +219,16 @@ def test_hill_sampling_replay_of_a_run_that_has_not_ended_says_where_it_stands(c
     assert "ends before call ('edit', 'circles', 2, 0)" in ended.stderr
 
 
-@pytest.mark.parametrize("log", sorted(ROOT.glob("runs/*/log.jsonl")), ids=lambda log: log.parent.name)
-def test_recorded_run_replays(log):
+RUNS = sorted((ROOT / "runs").rglob("log.jsonl"))
+
+
+@pytest.mark.parametrize("log", RUNS, ids=lambda log: str(log.parent.relative_to(ROOT / "runs")))
+def test_recorded_run_replays(log, request):
     head = json.loads(log.read_bytes().split(b"\n")[0])
+    if (given := head["args"].get("rollouts")) and not (ROOT / given).exists():  # dialogues of others are not kept here
+        dialogues = request.getfixturevalue("shared") / "data/rollouts/tau_bench_gpt4o_airline_compact.jsonl"
+        make = command("tau_bench", dialogues, "--tasks", 3, script="tests/make_rollouts.py")
+        (ROOT / given).write_bytes(subprocess.run(make, capture_output=True, check=True).stdout)
     subcommand = [a for a in head["argv"][:1] if not a.startswith("-")]
     argv = command(*subcommand, "--replay", "--run", log.parent, script=head["script"])
     ended = subprocess.run(argv, capture_output=True, text=True, cwd=ROOT)
