@@ -1,16 +1,22 @@
 """Hill Sampling: keep the best program, sample N seeded edits of it, run them all, move to the best of them, repeat.
 
-Paper   Hill Sampling, arXiv:2609.25510 (Beck, Ogren, Kobren); its baselines (appendix F) are `--search`
+Paper   Hill Sampling, arXiv:2609.25510 (Beck, Ogren, Kobren); its baselines that change prompts (appendix F) are
+        `--search`, those that change weights are weight_search.py
 Input   the task: circles, sets or erdos (evaluators/); or `compare RUN RUN ...`: one table and figure of several runs
 Loop    1. r = reward of the start program x
-        2. draw N edits y_i of x, each with a seed of its own; run each y_i; r_i = its reward, none where it is invalid
+        2. draw N edits y_i of x, each with a seed of its own; run each y_i once for each --timeout-s; r_i = the reward
+           of its last run, none where any run fails or the construction is invalid
         3. i* = argmax r_i (the lowest index of equals); if r_i* >= r: x, r = y_i*, r_i*   (a tie moves, on purpose)
         4. repeat 2 and 3 for M rounds; the incumbent is never run again
 Run     python hill_sampling.py circles --model MODEL --N 64 --M 200 --seed 0 --run runs/circles
+        python hill_sampling.py circles --url URL --N 512 --M 14 --timeout-s 100 --run runs/t1     (Table 1, circles)
+Output  a line a round; in RUN: log.jsonl, best.py, best.json (its construction), figure.png. score: certified, as in
+        the task; normalised: score / AlphaEvolve's, or its inverse where lower is better
 Expect  Table 1, best of 3 seeds, N = 512, not reproduced here (8 x H100): circles 2.635983084917604 (M = 14, one
-        timeout of 100 s, gpt-oss-20b), sets 1.109543 (M = 2, OLMo-3.1-32B), erdos 0.38089767 (M = 70, twice 20 s,
-        Mistral-Small-3.1-24B)
-Differs - the reward is the certified score of the exact verifiers in evaluators/; the paper's own rule is logged too
+        timeout of 100 s, gpt-oss-20b), sets 1.109543 (M = 2, 5 s twice, OLMo-3.1-32B), erdos 0.38089767 (M = 70, 20 s
+        twice, Mistral-Small-3.1-24B)
+Differs - the reward is the certified score of the exact verifiers in evaluators/ (negative for erdos, where lower is
+          better); the paper's own rule is logged too
         - seeds are seed * 1,000,000 + t * N + i; the paper only says that they increase across batches
         - prompts and start programs are our own; K of the top-K searches is not stated in the paper (default 4)
         - top-k-diverse measures similarity by TF-IDF of tokens, the paper by sentence embeddings
@@ -18,6 +24,8 @@ Differs - the reward is the certified score of the exact verifiers in evaluators
           count unless it is started with --generation-config vllm (paper: top-p 1, as it is in this process)
         - a set of more than 20,000 elements or a function of more than 10,000 steps is invalid (--max-size)
         - in-context-rl and subpopulation reset after 4 rounds to the best so far; the paper does not say to what
+        - a reply without an EDIT block counts where its last code block defines the entry point
+        - not here: the paper's searches that adapt the temperature (ATA, ATS), and climbing in weight space
 """
 
 import argparse
@@ -86,11 +94,9 @@ def top_k_random(best: Trial, history: list[Trial], N: int, K: int, t: int, seed
 
 def top_k_diverse(best: Trial, history: list[Trial], N: int, K: int, t: int, seed: int) -> list[list[Trial]]:
     """Top-K, then K times the valid program whose nearest one in the pool is least similar (the earlier of equals)."""
-    pool = top(history, K)
-    rest = [trial for trial in {x.program: x for x in reversed(history)}.values() if trial.reward is not None]
-    vectors = tf_idf([trial.program for trial in rest])
-    cosine = {id(trial): v for trial, v in zip(rest, vectors, strict=True)}
-    nearest = [max((dot(v, cosine[id(p)]) for p in pool if id(p) in cosine), default=0.0) for v in vectors]
+    rest = top(history, len(history))
+    pool, vectors = rest[:K], tf_idf([trial.program for trial in rest])
+    nearest = [max(dot(v, kept) for kept in vectors[:K]) for v in vectors]
     for _ in range(min(K, len(rest) - len(pool))):
         j = min(range(len(rest)), key=lambda j: (nearest[j], rest[j].t, rest[j].i))
         pool = [*pool, rest[j]]
@@ -256,7 +262,15 @@ class Wiring:
             return {"status": "invalid", "reason": str(e)}
 
     def reward(self, record: dict) -> float | None:
-        return self.task.reward(record["score"]) if record["status"] == "ok" else None
+        """The signed score: neighbouring floats stay apart, as they would not after a division."""
+        return (record["score"] if self.task.HIGHER else -record["score"]) if record["status"] == "ok" else None
+
+    def scores(self, best: Trial) -> dict:
+        """What the result line says of a program."""
+        known = self.records[best.t, best.i]
+        score = known.get("score")
+        normalised = None if best.reward is None else self.task.reward(score)
+        return {"score": score, "normalised": normalised, "paper_score": known.get("paper_score", score)}
 
     def ledger(self, t: int, trials: list[Trial]) -> dict:
         """{status: {count, example: index, reason}} of the failures of a round, and how many programs are copies."""
@@ -279,7 +293,7 @@ def report(log: common.Log, wiring: Wiring, record: dict) -> str:
     fields = {
         "best": [best.t, best.i],
         "score": known.get("score"),
-        "reward": best.reward,
+        "reward": wiring.scores(best)["normalised"],
         "accepted": record["accepted"],
     }
     failures = wiring.ledger(t, trials)
@@ -293,10 +307,8 @@ def report(log: common.Log, wiring: Wiring, record: dict) -> str:
     line = f"round {t:3d}  best {known.get('score')!r:20}  {'moved' if record['accepted'] else 'kept '}"
     line += f"  valid {valid}/{len(trials)}  {tokens} new tokens  {logged['t_s']:.0f} s"
     if valid == 0:
-        common_one = max((k for k in failures if k != "duplicates"), key=lambda k: failures[k]["count"])
-        line += (
-            f"\nwarning: no valid program in this round; most are {common_one}, e.g. {failures[common_one]['reason']!r}"
-        )
+        most = max((k for k in failures if k != "duplicates"), key=lambda k: failures[k]["count"])
+        line += f"\nwarning: no valid program in this round; most are {most}, e.g. {failures[most]['reason']!r}"
     return line + (f"  ({counts})" if counts else "")
 
 
@@ -347,18 +359,20 @@ def finished(run: str) -> tuple[dict, list[dict]]:
 
 def compare(runs: list[str], out: str | None) -> int:
     """One table and one figure: the best score by completions, by search; mean, standard error and best over seeds."""
-    groups: dict[tuple, list[tuple[list[int], list[float | None]]]] = {}
     if not runs:
         raise common.UserError("compare: name the run folders")
-    for run in runs:
-        head, rounds = finished(run)
-        args = head["args"]
-        search = args["search"] if "method" not in args else f"{args['method']}, {args['search']}"
-        groups.setdefault((args["task"], search, args["N"], args["model"]), []).append(curve(head, rounds))
-    print(f"{'task':8} {'search':16} {'N':>4} {'completions':>11} {'seeds':>5} {'mean':>18} {'error':>10} {'best':>18}")
-    for (task, search, N, _), curves in groups.items():
-        last = [y[-1] for _, y in curves if y[-1] is not None]
-        line = f"{task:8} {search:16} {N:4d} {curves[0][0][-1]:11d} {len(last):5d}"
+    groups: dict[str, dict[int, tuple]] = {}  # what the runs of a group share, then by seed: task and curve
+    found = [finished(run) for run in runs]
+    for run, (head, rounds) in zip(runs, found, strict=True):
+        if groups.setdefault(name_of(head, [h for h, _ in found]), {}).get(seed := head["args"]["seed"]):
+            raise common.UserError(f"{run}: seed {seed} of the same settings stands there twice")
+        groups[name_of(head, [h for h, _ in found])][seed] = (head["args"]["task"], *curve(head, rounds))
+    width = max(map(len, groups))
+    print(f"{'search':{width}} {'completions':>11} {'seeds':>5} {'mean':>18} {'error':>10} {'best':>18}")
+    for name, curves in groups.items():
+        task, x, _ = next(iter(curves.values()))
+        last = [y[-1] for _, _, y in curves.values() if y[-1] is not None]
+        line = f"{name:{width}} {x[-1]:11d} {len(curves):5d}"
         if not last:
             print(f"{line} {'no valid program':>18}")
             continue
@@ -370,18 +384,27 @@ def compare(runs: list[str], out: str | None) -> int:
     return 0
 
 
+def name_of(head: dict, heads: list[dict]) -> str:
+    """The search, and those of its settings (but the seed) in which the other runs of the same script differ."""
+    args, odd = head["args"], set()
+    for other in (h["args"] for h in heads if h["script"] == head["script"]):
+        odd |= {k for k in args | other if args.get(k) != other.get(k)}
+    odd |= {"task"} if any(h["args"]["task"] != args["task"] for h in heads) else set()
+    shown = [f"{k} {args.get(k)}" for k in sorted(odd - {"seed", "search", "method"})]
+    return ", ".join([args[k] for k in ("method", "search") if k in args] + shown)
+
+
 def plot_groups(path: Path, groups: dict) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6, 4.5), layout="constrained")
     axes = figure.subplots()
-    for k, ((task, search, N, _), curves) in enumerate(groups.items()):
-        for j, (x, y) in enumerate(curves):
-            axes.step(
-                x, y, where="post", color=f"C{k}", alpha=0.8, label=f"{task}, {search}, N = {N}" if j == 0 else None
-            )
+    for k, (name, curves) in enumerate(groups.items()):
+        for j, (_, x, y) in enumerate(curves.values()):
+            y = [math.nan if v is None else v for v in y]
+            axes.step(x, y, where="post", color=f"C{k}", alpha=0.7, marker=".", label=name if j == 0 else None)
     axes.set(xlabel="completions", ylabel="best certified score")
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=min(3, len(groups)))
     figure.savefig(path, dpi=110)
     print(f"figure: {path}")
 
@@ -414,7 +437,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--price-in", type=float, help="USD per million prompt tokens")
     add("--price-out", type=float, help="USD per million completion tokens")
     add("--max-cost-usd", type=float, help="stop when this much is spent")
-    return parser.parse_args(argv)
+    return parser.parse_intermixed_args(argv)
 
 
 def check(args: argparse.Namespace) -> None:
@@ -478,19 +501,13 @@ def main(argv: list[str] | None = None) -> int:
             best = record["best"]
             if record["accepted"] or record["t"] < 0:
                 save_best(log, best, wiring.records[best.t, best.i])
-    known = wiring.records[best.t, best.i]
-    scores = {
-        "score": known.get("score"),
-        "normalised": best.reward,
-        "paper_score": known.get("paper_score", known.get("score")),
-    }
-    code = log.finish(**scores, accepted=accepted, completions=args.N * args.M)
+    code = log.finish(**wiring.scores(best), accepted=accepted, completions=args.N * args.M)
     print(json.dumps(log.lines["result", 0], indent=1))
     if args.plot and (path := log.path("figure.png")) is not None:
-        plot(path, log, wiring.task, known.get("construction"))
+        plot(path, log, wiring.task, wiring.records[best.t, best.i].get("construction"))
     if not valid:
         print("no edit was ever valid: see the failures of each round in the log", file=sys.stderr)
-    return code or (0 if valid else 1)
+    return code or (0 if valid or args.replay else 1)
 
 
 if __name__ == "__main__":

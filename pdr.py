@@ -166,6 +166,8 @@ def of_harness(args: argparse.Namespace, log: common.Log) -> Callable:
                 return {"rollouts": make(t, contexts)}
             except RuntimeError as e:
                 raise common.Stopped(f"{e}; the same command goes on") from None
+            except (ValueError, KeyError) as e:  # a data set or a file that the harness left is not as it must be
+                raise common.UserError(f"--harness {args.harness}: {e}") from None
 
         return log.once("rollouts", ("rollouts", "", t, 0), json.dumps(contexts), run)["rollouts"]
 

@@ -1,7 +1,8 @@
 """What the two harness adapters share: running a harness as a subprocess, reading and checking what it leaves, the CLI.
 
 A harness is the user's tool. It runs once for each rollout index, in a folder rNN, with its output in a log file, and
-running it again goes on where it stopped. Standard library only. An adapter has load, check, command and harness.
+running it again goes on where it stopped. A file that is torn or not of its format makes its rollout "unreadable",
+without a grade; check says why. Standard library only. An adapter has tasks, load, check, command and harness.
 """
 
 import argparse
@@ -16,28 +17,17 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+if __package__:
+    from evaluators.trajectories import read_json
+else:  # python evaluators/ADAPTER.py
+    from trajectories import read_json
+
 ROLLOUT = ("task", "rollout", "problem", "transcript", "answer", "outcome", "steps", "tokens", "cost_usd", "status")
-PROMPT = r"<pr_description>(?:\nConsider the following PR description:)?\n(.*)\n</pr_description>"
-PROMPT += r"|Task Description:\n(.*)\n\nCurrent terminal state:"
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "MSWEA_SILENT_STARTUP": "1"}  # no look-ups of prices at each start
-CONTEXT = "\n\n<refinement_context>\n", "\n</refinement_context>\n"
-
-
-def with_context(problem: str, context: str) -> str:
-    """The task as the agent reads it: the context is part of it, before the first action; "" adds nothing."""
-    return problem + CONTEXT[0] + context + CONTEXT[1] if context else problem
-
-
-def statement(prompt: str) -> str:
-    """The task out of an agent's first message, where the words around it are mini-SWE-agent's or Terminus'."""
-    told = re.search(PROMPT, prompt, re.DOTALL)
-    return without_context(next(filter(None, told.groups()), "") if told else prompt).strip()
-
-
-def without_context(text: str) -> str:
-    return re.sub(f"{re.escape(CONTEXT[0])}.*{re.escape(CONTEXT[1].strip())}\n?", "", text, flags=re.DOTALL)
+EMPTY = dict.fromkeys(ROLLOUT) | {"problem": "", "transcript": "", "status": "missing", "why": ""}
 
 
 def copies(contexts: dict[str, list[str]], known: Container[str], out: Path) -> list[tuple[Path, dict[str, str]]]:
@@ -54,29 +44,71 @@ def copies(contexts: dict[str, list[str]], known: Container[str], out: Path) -> 
     return [(Path(out) / ("ds" if shared else f"ds{i:02d}"), row) for i, row in enumerate(rows)]
 
 
-def read_json(path: Path) -> Any:
-    """The parsed file, None where it is absent or torn."""
-    try:
-        data = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError):
-        return None
-    return data if isinstance(data, dict | list) else None
-
-
 def write_if_new(path: Path, text: str) -> None:
     """Write only what differs, so that the harness's caches and a resumed run see an untouched file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if not path.exists() or path.read_text("utf-8") != text:
+    if not path.exists() or path.read_bytes() != text.encode("utf-8"):
         path.write_text(text, "utf-8")
 
 
-def flat(content: str | list | None) -> str:
-    """The text of a message's content: a string, a list of parts (an image is only named), or nothing."""
-    if isinstance(content, list):
-        parts = [p if isinstance(p, dict) else {"text": str(p)} for p in content]
-        content = "\n".join(p.get("text") or f"[{p.get('type')}]" for p in parts)
-    lines = (content or "").replace("\r\n", "\n").split("\n")  # terminals pad their screens
-    return "\n".join(line.rstrip() for line in lines).strip()
+def attempt(read: Callable[..., dict], *args: Any) -> dict:
+    """What read(*args) says of a rollout; where it cannot be read, the status "unreadable", and why."""
+    try:
+        return read(*args)
+    except ValueError as e:
+        return {"status": "unreadable", "why": str(e)}
+
+
+def readable(path: Path) -> tuple[dict, str]:
+    """(the object in a JSON file, ""), or ({}, why it cannot be read); ({}, "") where it is absent."""
+    try:
+        return read_json(path) or {}, ""
+    except ValueError as e:
+        return {}, str(e)
+
+
+def read_rows(path: Path, columns: tuple[str, ...]) -> list[dict]:
+    """The objects of a JSONL file, as they stand there; ValueError names a line that is wrong.
+
+    `columns` must be strings; the first is a row's name, which stands there once.
+    """
+    found: dict[str, dict] = {}
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict) or not all(isinstance(row.get(column), str) for column in columns):
+                raise ValueError(f"needs the texts {' and '.join(columns)}")
+            if found.setdefault(row[columns[0]], row) is not row:
+                raise ValueError(f"{row[columns[0]]} stands there twice")
+        except (ValueError, RecursionError) as e:
+            raise ValueError(f"{path} line {number}: {e}") from None
+    if not found:
+        raise ValueError(f"{path} is empty")
+    return list(found.values())
+
+
+def collect(folder: Path, found: Iterable[tuple[str, Path, dict]]) -> list[dict]:
+    """(task, where it lies, what is known of it) -> rollout records with `why`, by task and rollout.
+
+    The index is in the name of a folder, rNN, from `folder` down, else it is the order. ValueError where two claim one.
+    """
+    records: dict[tuple[str, int], dict] = {}
+    for task, path, r in found:
+        below = path.absolute().relative_to(Path(folder).absolute().parent).parts
+        named = next((int(part[1:]) for part in below[::-1] if re.fullmatch(r"r\d+", part)), None)
+        key = task, sum(t == task for t, _ in records) if named is None else named
+        if key in records:
+            raise ValueError(f"{folder}: two rollouts {key[1]} of {task}; load one iteration at a time")
+        records[key] = EMPTY | r | {"task": task, "rollout": key[1]}
+    return [records[key] for key in sorted(records)]
+
+
+def near(run: Path, mark: str) -> Path | None:
+    """The data set, a folder ds* with `mark` in it, in a rollout's folder or in one of the two above it."""
+    bases = [run, *run.resolve().parents[:2]]
+    return next((d for base in bases for d in sorted(base.glob("ds*")) if next(d.glob(mark), None)), None)
 
 
 def tally(outcomes: Iterable[bool | None]) -> dict:
@@ -87,25 +119,25 @@ def tally(outcomes: Iterable[bool | None]) -> dict:
     return {"graded": graded, "passed": passed, "ungraded": len(outcomes) - graded, **rates}
 
 
-def check(rollouts: list[dict], own_ends: set[str]) -> list[str]:
+def check(records: list[dict], own_ends: set[str]) -> list[str]:
     """What is unusable, one line each; own_ends are the statuses in which the agent itself came to an end."""
     said, seen = [], {}
-    for r in rollouts:
+    for r in records:
         name = f"{r['task']} rollout {r['rollout']}"
         twin = seen.setdefault((r["task"], r["transcript"]), name)
-        if r["status"] not in own_ends:
-            said.append(
-                f"{name}: the environment, the server or a file failed ({r['status']}); the same command retries it"
-            )
+        if r["why"]:
+            said.append(f"{name}: {r['status']}: {r['why']}")
+        elif r["status"] not in own_ends:
+            said.append(f"{name}: the environment or the server failed ({r['status']}); the same command retries it")
         elif not r["transcript"]:
             said.append(f"{name}: no transcript ({r['status']})")
         elif twin != name:
             said.append(f"{name}: the same transcript as {twin} (one seed for both?)")
         elif r["answer"] == "":
             said.append(f"{name}: empty patch ({r['status']})")
-    everything = {r["rollout"] for r in rollouts}
-    for task in sorted({r["task"] for r in rollouts}):
-        if missing := sorted(everything - {r["rollout"] for r in rollouts if r["task"] == task}):
+    everything = {r["rollout"] for r in records}
+    for task in sorted({r["task"] for r in records}):
+        if missing := sorted(everything - {r["rollout"] for r in records if r["task"] == task}):
             said.append(f"{task}: no rollout {', '.join(map(str, missing))}")
     return said
 
@@ -130,15 +162,27 @@ def run_logged(argv: list[str], log: Path, cwd: Path, env: dict[str, str]) -> No
         raise RuntimeError(f"{argv[0]} ended with {done.returncode}: {last[:200]} (all of it in {log})")
 
 
+def server(url: list[str], index: int) -> str:
+    """Rollout index i asks server i mod n."""
+    return url[index % len(url)].rstrip("/").removesuffix("/v1") + "/v1"
+
+
+def seed_of(seed: int, t: int, N: int, index: int) -> int:
+    """The seed of rollout `index` of N in iteration t, another one in every run, iteration and rollout."""
+    return seed * 1_000_000 + t * N + index
+
+
 def iterations(
     one: Callable, tasks: Callable, write_dataset: Callable, load: Callable,
-    *, run_dir: Path, source: Path, N: int, workers: int,
+    *, run_dir: Path, source: Path, N: int, seed: int, workers: int,
 ) -> Callable[[int, dict[str, list[str]]], list[dict]]:  # fmt: skip
     """rollout(t, {task: [context of each of the N rollouts]}) -> N rollouts of each task in iteration t, in RUN/it<t>.
 
-    one(index, agents, t, folder, data, problems) runs and grades one index. `workers` agents at once in all: as many
-    as there are tasks, then several indexes beside each other. A rollout that left nothing has the status "missing".
+    one(index, its seed, agents, folder, data, problems) runs and grades an index. `workers` agents at once in all: as
+    many as there are tasks, then several indexes beside each other. What left nothing has the status "missing".
     """
+    if workers < 1:
+        raise ValueError(f"need workers >= 1: {workers=}")
 
     def rollout(t: int, contexts: dict[str, list[str]]) -> list[dict]:
         it = Path(run_dir).resolve() / f"it{t}"
@@ -148,9 +192,9 @@ def iterations(
         statements = tasks(source)
         problems, agents = {task: statements[task] for task in contexts}, min(workers, len(contexts))
         with ThreadPoolExecutor(max(1, workers // len(contexts))) as pool:
-            list(pool.map(lambda i: one(i, agents, t, it, data[i], problems), range(N)))
+            list(pool.map(lambda i: one(i, seed_of(seed, t, N, i), agents, it, data[i], problems), range(N)))
         made = {(r["task"], r["rollout"]): r for r in load(it, problems)}
-        none = dict.fromkeys(ROLLOUT) | {"transcript": "", "status": "missing"}
+        none = {name: EMPTY[name] for name in ROLLOUT}
         return [
             made.get((task, i)) or none | {"task": task, "rollout": i, "problem": problems[task]}
             for task in contexts
@@ -170,47 +214,72 @@ def show(rollouts: list[dict], problems: list[str]) -> None:
     print(f"pass@1 {rate} ({counts})")
 
 
-def parse(doc: str | None, agent: str, grader: str) -> argparse.Namespace:
-    form = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=doc, formatter_class=form, allow_abbrev=False)
-    todo = parser.add_subparsers(dest="todo", required=True)
+def parse(module: ModuleType, argv: list[str] | None) -> argparse.Namespace:
+    style = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+    style["usage"] = argparse.SUPPRESS  # an error is one line
+    parser = argparse.ArgumentParser(description=module.__doc__, **style)
+    todo = parser.add_subparsers(dest="todo", required=True, prog=parser.prog)
     for name, what in (("check", "what is unusable, and the rates"), ("load", "the rollouts as JSON lines")):
-        todo.add_parser(name, help=what, allow_abbrev=False).add_argument("folder", type=Path)
+        todo.add_parser(name, help=what, **style).add_argument("folder", type=Path)
     sub = todo.add_parser(
-        "command", allow_abbrev=False, help="print the commands of one rollout index; grading, once OUT is there"
+        "command", help="print the commands of one rollout index; grading, once OUT is there", **style
     )
-    sub.add_argument(
-        "--data", type=Path, required=True, help="the data set's folder, as it is or as write_dataset leaves it"
-    )
-    sub.add_argument("--out", type=Path, default=Path("r00"), help="the rollout's folder")
-    sub.add_argument("--url", nargs="+", required=True, help="OpenAI-compatible servers")
-    sub.add_argument("--model", required=True, help="the model's name there")
-    sub.add_argument("--index", type=int, default=0, help="the rollout's index")
-    sub.add_argument("--seed", type=int, default=0)
-    sub.add_argument("--temperature", type=float, default=0.7)
-    sub.add_argument("--workers", type=int, default=4, help="agents at once")
-    sub.add_argument("--backend", default="docker", help="where containers run: docker, podman, modal ...")
-    sub.add_argument("--agent", default=agent, help="the harness program")
-    sub.add_argument("--grader", default=grader, help="the grading program, where there is one of its own")
-    return parser.parse_args()
+    add = sub.add_argument
+    add("--data", type=Path, required=True, help="the data set's folder, as it is or as write_dataset leaves it")
+    add("--out", type=Path, help="the rollout's folder (default: r00 for index 0 ...)")
+    add("--url", nargs="+", required=True, help="OpenAI-compatible servers")
+    add("--model", required=True, help="the model's name there")
+    add("--index", type=int, default=0, help="the rollout's index")
+    add("--t", type=int, default=0, help="the iteration")
+    add("--N", type=int, default=16, help="rollouts a task and iteration (paper: 16)")
+    add("--seed", type=int, default=0, help="of the run; this index gets seed * 1000000 + t * N + index")
+    add("--temperature", type=float, default=0.7)
+    add("--workers", type=int, default=4, help="agents at once")
+    add("--backend", default="docker", help="where containers run: docker, podman, modal ...")
+    add("--agent", default=module.AGENT, help="the harness program")
+    if hasattr(module, "GRADER"):
+        add("--grader", default=module.GRADER, help="the grading program")
+    args = parser.parse_args(argv)
+    if args.todo == "command" and (wrong := impossible(args)):
+        parser.error(wrong)
+    return args
 
 
-def main(
-    doc: str | None, agent: str, grader: str, load: Callable, check: Callable, command: Callable, grade: Callable | None
-) -> int:  # fmt: skip
+def impossible(args: argparse.Namespace) -> str:
+    """The first argument that no run can mean, "" where there is none."""
+    said = {
+        f"--data {args.data}: no such folder": not args.data.is_dir(),
+        **{f"--url {u}: not an http(s) address": not re.match(r"https?://[^/\s]", u) for u in args.url},
+        f"--t {args.t}: must be at least 0": args.t < 0,
+        f"--index {args.index}: must be in [0, N - 1] with --N {args.N}": not 0 <= args.index < args.N,
+        f"--temperature {args.temperature}: must be in [0, 10]": not 0 <= args.temperature <= 10,
+        f"--workers {args.workers}: must be at least 1": args.workers < 1,
+    }
+    return next((what for what, wrong in said.items() if wrong), "")
+
+
+def commands(module: ModuleType, args: argparse.Namespace) -> list[str]:
+    """The command line of one rollout index, and of its grading where there are predictions to grade."""
+    module.tasks(args.data)  # ValueError where that is no data set
+    out, seed = args.out or Path(f"r{args.index:02d}"), seed_of(args.seed, args.t, args.N, args.index)
+    where = {"data": args.data, "workers": args.workers, "backend": args.backend}
+    asks = {"url": args.url, "model": args.model, "seed": seed, "temperature": args.temperature, "agent": args.agent}
+    argvs = [module.command(args.index, out=out, **asks, **where)]
+    if hasattr(module, "GRADER") and (preds := out / "preds.json").exists():
+        argvs.append(module.grade_command(preds, grader=args.grader, **where))
+    return [shlex.join(argv) for argv in argvs]
+
+
+def main(module: ModuleType, argv: list[str] | None = None) -> int:
     """The command line of an adapter. 0; 1 where check finds something; 2 for a user's mistake, in one line."""
-    args = vars(parse(doc, agent, grader))
+    args = parse(module, argv)
     try:
-        if (todo := args.pop("todo")) == "command":
-            grader, preds = args.pop("grader"), args["out"] / "preds.json"
-            print(shlex.join(command(**args)))
-            if grade and preds.exists():
-                kw = {k: args[k] for k in ("data", "workers", "backend")}
-                print(shlex.join(grade(preds, grader=grader, **kw)))
-        elif todo == "load":
-            print(*(json.dumps(r) for r in load(args["folder"])), sep="\n")
+        if args.todo == "command":
+            print(*commands(module, args), sep="\n")
+        elif args.todo == "load":
+            print(*(json.dumps(r) for r in module.load(args.folder)), sep="\n")
         else:
-            show(load(args["folder"]), problems := check(args["folder"]))
+            show(module.load(args.folder), problems := module.check(args.folder))
             return 1 if problems else 0
     except (ValueError, OSError) as e:
         print(f"{Path(sys.argv[0]).name}: {e}", file=sys.stderr)

@@ -5,28 +5,31 @@ Input   JSON lines, columns as in SWE-bench/SWE-bench_Verified: instance_id, pro
 Layout  RUN/it0/ds/test.jsonl; RUN/it0/r00/: preds.json, ID/ID.traj.json, graded.json, logs/, *.log; r00 is rollout 0
 Run     python evaluators/swe_bench.py check RUN/it0    what is unusable and why, the rate both ways (load: JSON lines)
         python evaluators/swe_bench.py command --data RUN/it0/ds --url URL --model NAME    what runs for one index
-Differs - the paper names no version, temperature, limit or seed: mini-SWE-agent's own (250 steps), one seed an index
-        - a context is appended to problem_statement; an empty patch or one that does not apply is null and counted
+Differs - the paper names no version, temperature, limit or seed. An agent has the limits of mini-SWE-agent: 250 steps,
+          3 USD where litellm knows the model's price. A rollout has its own seed: seed * 1000000 + t * N + index
+        - what a limit stopped (cost_limit, step_limit, TimeExceeded, ContextWindowExceededError) has submitted nothing:
+          null, counted, not tried again; null too: an empty patch, and one that does not apply
+        - a context is appended to problem_statement
 """
 
 import hashlib
 import json
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 if __package__:
     from evaluators import harnesses
+    from evaluators.trajectories import field, mini, read_json, with_context, without_context
 else:  # python evaluators/swe_bench.py
     import harnesses
+    from trajectories import field, mini, read_json, with_context, without_context
 
-LIMITS = {
-    "LimitsExceeded",
-    "TimeExceeded",
-    "ContextWindowExceededError",
-}  # the agent was stopped: no failed grade, no retry
-OWN_ENDS = {"Submitted", "RepeatedFormatError", *LIMITS}
+# The agent's own ends, which are not tried again, in mini-SWE-agent's words.
+OWN_ENDS = {"Submitted", "RepeatedFormatError", "LimitsExceeded", "TimeExceeded", "ContextWindowExceededError"}
 AGENT, GRADER = "mini-extra", "python -m swebench.harness.run_evaluation"
 
 
@@ -37,68 +40,45 @@ def clean_patch(patch: str | None) -> str:
     return text + "\n" if text.strip() else ""
 
 
-def read_trajectory(data: dict | list) -> dict:
-    """A .traj.json, v1.1 or v1 (a list of messages) -> problem, transcript, steps, tokens, cost_usd, status, patch.
-
-    The prompts are no part of the transcript, and no grade is: the file has none. A cost of 0 means: no price known.
-    """
-    info, messages = ({}, data) if isinstance(data, list) else (data.get("info") or {}, data.get("messages") or [])
-    first = next((i for i, m in enumerate(messages) if m.get("role") == "user"), -1)
-    text, tokens, step = [], [], 0
-    for i, m in enumerate(messages):
-        extra, said = m.get("extra") or {}, harnesses.flat(m.get("content"))
-        response = extra.get("response")
-        if isinstance(response, dict):
-            tokens += [(response.get("usage") or {}).get(k) or 0 for k in ("prompt_tokens", "completion_tokens")]
-        if m.get("role") == "assistant":
-            step += 1
-            commands = [c for a in extra.get("actions") or [] if (c := a.get("command")) and c not in said]
-            text.append("\n".join([f"[{step}] agent", *filter(None, [said]), *(f"$ {c}" for c in commands)]))
-        elif i != first and m.get("role") not in ("system", "exit"):
-            text.append(f"[{step}] output\n{said}")
-    return {
-        "problem": harnesses.statement(harnesses.flat(messages[first].get("content"))) if messages else "",
-        "transcript": "\n\n".join(text),
-        "steps": step,
-        "tokens": sum(tokens) if tokens else None,
-        "cost_usd": (info.get("model_stats") or {}).get("instance_cost") or None,
-        "status": info.get("exit_status") or "unknown",
-        "patch": info.get("submission"),
-    }
+def graded(report: Path) -> dict:
+    """{"outcome": resolved} of a report.json; None for what swebench itself puts down to a broken environment."""
+    r = field(read_json(report), report.parent.name, kind=dict, default={})
+    resolved = field(r, "resolved", kind=bool)
+    return {"outcome": resolved if resolved or not field(r, "infra_failure", kind=bool) else None}
 
 
-def verdicts(logs: Path) -> dict[tuple[str, str], bool]:
-    """(instance, patch) -> resolved, of every report below a folder. swebench's own cache goes by run id alone.
-
-    What swebench itself puts down to a broken environment is no verdict.
-    """
-    found = {}
-    for path in sorted(Path(logs).rglob("report.json")):
-        report, patch = harnesses.read_json(path), path.parent / "patch.diff"
-        for task, r in report.items() if isinstance(report, dict) and patch.exists() else ():
-            if isinstance(r.get("resolved"), bool) and (r["resolved"] or not r.get("infra_failure")):
-                found.setdefault((task, clean_patch(patch.read_text("utf-8", "replace"))), r["resolved"])
+def verdicts(logs: Path) -> dict[tuple[str, str], dict]:
+    """(instance, patch) -> what its report says, of every one below a folder. swebench's cache goes by run id alone."""
+    found: dict[tuple[str, str], dict] = {}
+    for report in sorted(p for p in Path(logs).rglob("report.json") if (p.parent / "patch.diff").exists()):
+        patch = clean_patch((report.parent / "patch.diff").read_text("utf-8", "replace"))
+        if found.get(key := (report.parent.name, patch), {}).get("outcome") is None:
+            found[key] = harnesses.attempt(graded, report)
     return found
 
 
 def scores(preds: Path, logs: Path) -> dict[str, bool | None]:
     """Each prediction's verdict: True, False, None where this very patch is not graded (empty, not applied, error)."""
-    found, predicted = verdicts(logs), harnesses.read_json(Path(preds)) or {}
-    return {task: found.get((task, clean_patch(p["model_patch"]))) for task, p in predicted.items()}
+    found, predicted = verdicts(logs), read_json(Path(preds)) or {}
+    return {task: found.get((task, patch_of(predicted, task)), {}).get("outcome") for task in predicted}
+
+
+def patch_of(predicted: dict, task: str) -> str:
+    return clean_patch(field(predicted, task, "model_patch", kind=str))
 
 
 def rows(source: Path) -> list[dict]:
-    """The rows of a .jsonl file, or of test.jsonl in a folder, as they stand there."""
+    """The rows of a .jsonl file, or of test.jsonl in a folder."""
     path = Path(source) / "test.jsonl" if Path(source).is_dir() else Path(source)
     if not path.exists():
         how = "import datasets as d; d.load_dataset('SWE-bench/SWE-bench_Verified')['test'].to_json('FILE.jsonl')"
         raise ValueError(f'no data set at {path}; with the Python of swebench: python -c "{how}"')
-    return [json.loads(line) for line in path.read_text("utf-8").split("\n") if line.strip()]
+    return harnesses.read_rows(path, ("instance_id", "problem_statement"))
 
 
 def tasks(source: Path) -> dict[str, str]:
     """Problem statements by instance id, in the data set's order, without a refinement context."""
-    return {row["instance_id"]: harnesses.without_context(row["problem_statement"]) for row in rows(source)}
+    return {row["instance_id"]: without_context(row["problem_statement"]) for row in rows(source)}
 
 
 def write_dataset(source: Path, contexts: dict[str, list[str]], out: Path) -> list[Path]:
@@ -110,7 +90,7 @@ def write_dataset(source: Path, contexts: dict[str, list[str]], out: Path) -> li
         for task, context in texts.items():
             row = by_id[task]
             image = row.get("image_name") or row.get("image")  # the agent reads the one, swebench the other
-            problem = harnesses.with_context(row["problem_statement"], context)
+            problem = with_context(row["problem_statement"], context)
             lines.append(json.dumps(row | {"image_name": image, "problem_statement": problem}) + "\n")
         harnesses.write_if_new(folder / "test.jsonl", "".join(lines))  # in ASCII: swebench splits lines at U+2028 too
     return [folder for folder, _ in planned]
@@ -120,13 +100,12 @@ def command(
     index: int, *, data: Path, out: Path, url: list[str], model: str, seed: int, temperature: float, workers: int,
     backend: str, agent: str = AGENT, extra: Iterable[str] = (),
 ) -> list[str]:  # fmt: skip
-    """One rollout index over all tasks of data. Index i asks server i mod n; {out} in extra is the rollout's folder."""
-    server = url[index % len(url)].rstrip("/").removesuffix("/v1") + "/v1"
-    kwargs = {"api_base": server, "seed": seed, "temperature": temperature}
+    """One rollout index over all tasks of data, with its own seed; {out} in extra is the rollout's folder."""
+    kwargs = {"api_base": harnesses.server(url, index), "seed": seed, "temperature": temperature}
     config = ["swebench.yaml", "model.cost_tracking=ignore_errors"]  # any -c drops the default file, so it comes first
     config += [f"model.model_kwargs.{k}={v}" for k, v in kwargs.items()]
-    own = {"podman": "environment.executable=podman", "modal": "environment.startup_timeout=600"}
-    config += [own[backend]] if backend in own else []
+    own = {"podman": ["environment.executable=podman"], "modal": ["environment.startup_timeout=600"]}
+    config += own.get(backend, [])
     where = ["--subset", str(data), "--split", "test", "-o", str(out), "-w", str(workers)]
     environment = {"podman": "docker", "modal": "swerex_modal"}.get(backend, backend)
     asks = ["-m", f"openai/{model.removeprefix('openai/')}", "--environment-class", environment]
@@ -156,24 +135,65 @@ def write_predictions(chosen: Iterable[dict], out: Path, model: str = "chosen") 
     return Path(out)
 
 
+def finished(path: Path, predicted: dict) -> dict:
+    """The prediction of a trajectory whose agent came to an end of its own; empty where it did not. ValueError too."""
+    task, t = path.parent.name, read_json(path, dict | list)
+    if isinstance(t, list):  # v1 does not say how it ended: what stands there stays, if it can be read
+        patch_of(predicted, task)
+        return predicted.get(task) or {}
+    info = field(t, "info", kind=dict, default={})
+    patch = field(info, "submission", kind=str)
+    if patch is None or field(info, "exit_status", kind=str) not in OWN_ENDS:
+        return {}
+    name = field(info, "config", "model", "model_name", kind=str, default="unknown")
+    return {"model_name_or_path": name, "instance_id": task, "model_patch": patch}
+
+
 def forget_failed(out: Path) -> list[str]:
     """Take infra failures out of OUT/preds.json, so that the next run retries them; return their ids. Limits stay.
 
-    What a kill left out of preds.json, or tore, comes back from its finished trajectory: nothing is paid for twice.
+    What a kill left out of preds.json, or tore, comes back from its finished trajectory; torn reports are graded again.
     """
+    for report in Path(out).rglob("report.json"):
+        if "why" in harnesses.attempt(graded, report):
+            report.unlink()
     path, kept = Path(out) / "preds.json", {}
-    predicted = harnesses.read_json(path) or {}
+    predicted, torn = harnesses.readable(path)
     for file in sorted(Path(out).glob("*/*.traj.json")):
-        t, task = harnesses.read_json(file), file.parent.name
-        info = t["info"] if isinstance(t, dict) else {}
-        if info.get("exit_status") in OWN_ENDS and info.get("submission") is not None:
-            name, patch = info["config"]["model"]["model_name"], info["submission"]
-            kept[task] = {"model_name_or_path": name, "instance_id": task, "model_patch": patch}
-        elif isinstance(t, list) and task in predicted:
-            kept[task] = predicted[task]  # v1 does not say how it ended
-    if kept != predicted:
+        if "model_patch" in (prediction := harnesses.attempt(finished, file, predicted)):
+            kept[file.parent.name] = prediction
+    if torn or kept != predicted:
         harnesses.write_if_new(path, json.dumps(kept, indent=2))
     return sorted({*predicted} - {*kept})
+
+
+def read(path: Path | None, predicted: dict, torn: str, task: str, found: dict) -> dict:
+    """What its trajectory, its prediction and swebench's reports say of a rollout; ValueError where they cannot."""
+    if torn:
+        raise ValueError(torn)
+    none = {"status": "no_trajectory", "patch": None}
+    r: dict[str, Any] = mini(read_json(path, dict | list)) if path else none
+    r["answer"] = patch_of(predicted, task) if task in predicted else clean_patch(r["patch"])
+    return r | found.get((task, r["answer"]), {})
+
+
+def records(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
+    """As load, with `why` of what could not be read."""
+    made = []
+    files = {p: p.name.removesuffix(".traj.json") for p in sorted(Path(folder).rglob("*.traj.json"))}
+    runs = {p.parent.parent if p.parent.name == task else p.parent for p, task in files.items()}
+    for run in sorted(runs | {p.parent for p in Path(folder).rglob("preds.json")}):
+        bases, ds = (run, *run.resolve().parents[:2]), harnesses.near(run, "test.jsonl")  # reports lie there too
+        known = problems or (tasks(ds) if ds else {})
+        found = {k: v for base in bases[::-1] for k, v in verdicts(base / "logs").items()}
+        paths = {task: p for p, task in files.items() if p in (run / p.name, run / task / p.name)}
+        predicted, torn = harnesses.readable(run / "preds.json")
+        for task in sorted({*predicted, *paths} or (known if torn else ())):
+            r = harnesses.attempt(read, paths.get(task), predicted, torn, task, found)
+            made.append((task, run, r | {"problem": known.get(task) or r.get("problem", "")}))
+    if not made:
+        raise ValueError(f"{folder}: no preds.json that can be read, and no .traj.json in it")
+    return harnesses.collect(folder, made)
 
 
 def load(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
@@ -181,32 +201,12 @@ def load(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
 
     ValueError where there is none, or two claim one index. A prediction with no trajectory has status no_trajectory.
     """
-    records = {}
-    files = {p: p.name.removesuffix(".traj.json") for p in sorted(Path(folder).rglob("*.traj.json"))}
-    runs = {p.parent.parent if p.parent.name == task else p.parent for p, task in files.items()}
-    for run in sorted(runs | {p.parent for p in Path(folder).rglob("preds.json")}):
-        near = (run, *run.resolve().parents[:2])  # where a data set and reports may lie
-        known = problems or next((tasks(d) for base in near for d in sorted(base.glob("ds*"))), {})
-        found = {k: v for base in near[::-1] for k, v in verdicts(base / "logs").items()}
-        predicted = harnesses.read_json(run / "preds.json") or {}
-        paths = {task: p for p, task in files.items() if p in (run / p.name, run / task / p.name)}
-        for task in sorted({*predicted, *paths}):
-            data = harnesses.read_json(paths[task]) if task in paths else None
-            r = {"task": task, **read_trajectory(data or [])}
-            r["status"] = r["status"] if data else "unreadable" if task in paths else "no_trajectory"
-            r["rollout"] = int(run.name[1:]) if re.fullmatch(r"r\d+", run.name) else sum(t == task for t, _ in records)
-            r["answer"] = clean_patch(predicted[task]["model_patch"] if task in predicted else r["patch"])
-            r |= {"outcome": found.get((task, r["answer"])), "problem": known.get(task) or r["problem"]}
-            if records.setdefault((task, r["rollout"]), r) is not r:
-                raise ValueError(f"{folder}: two rollouts {r['rollout']} of {task}; load one iteration at a time")
-    if not records:
-        raise ValueError(f"{folder}: no preds.json and no .traj.json in it")
-    return [{k: records[key][k] for k in harnesses.ROLLOUT} for key in sorted(records)]
+    return [{name: r[name] for name in harnesses.ROLLOUT} for r in records(folder, problems)]
 
 
 def check(folder: Path) -> list[str]:
     """What is unusable, one line each, before any money is spent on summaries; empty where all is well."""
-    return harnesses.check(load(folder), OWN_ENDS | {"unknown"})
+    return harnesses.check(records(folder), OWN_ENDS | {"cost_limit", "step_limit", "unknown"})
 
 
 def harness(
@@ -215,25 +215,25 @@ def harness(
 ) -> Callable[[int, dict[str, list[str]]], list[dict]]:  # fmt: skip
     """The function PDR needs: rollout(t, {task: [context of each of the N rollouts]}) -> graded rollouts of round t.
 
-    workers = agents at once. Called again it goes on where it stopped: nothing is done twice. grader None: no outcomes.
-    RuntimeError where a harness program fails; seeds are seed * 1_000_000 + t * N + index.
+    workers: agents at once. grader None: no outcomes. Called again it goes on. RuntimeError where a program fails.
     """
 
-    def one(i: int, agents: int, t: int, it: Path, data: Path, problems: dict[str, str]) -> None:
+    def one(i: int, own_seed: int, agents: int, it: Path, data: Path, problems: dict[str, str]) -> None:
         out, kw = it / f"r{i:02d}", {"data": data, "workers": agents, "backend": backend}
-        asks = {"url": url, "model": model, "seed": seed * 1_000_000 + t * N + i, "temperature": temperature}
+        asks = {"url": url, "model": model, "seed": own_seed, "temperature": temperature}
         argv = command(i, out=out, agent=agent, extra=extra, **asks, **kw)
         for _ in range(2):  # what the environment or the server failed is tried once more
             forget_failed(out)
-            if {*problems} - {*(harnesses.read_json(out / "preds.json") or {})}:
+            if {*problems} - {*(read_json(out / "preds.json") or {})}:
                 harnesses.run_logged(argv, out / "agent.log", it, harnesses.QUIET)
-        done = [r for r in load(out, problems) if r["status"] != "no_trajectory"]
+        done = [r for r in load(out, problems) if r["answer"] is not None and r["status"] != "no_trajectory"]
         preds = write_predictions(done, out / "graded.json", model)
         if grader and any(r["answer"] and r["outcome"] is None for r in done):
             harnesses.run_logged(grade_command(preds, grader=grader, **kw), out / "grade.log", out, harnesses.QUIET)
 
-    return harnesses.iterations(one, tasks, write_dataset, load, run_dir=run_dir, source=source, N=N, workers=workers)
+    parts = {"tasks": tasks, "write_dataset": write_dataset, "load": load}
+    return harnesses.iterations(one, **parts, run_dir=run_dir, source=source, N=N, seed=seed, workers=workers)
 
 
 if __name__ == "__main__":
-    raise SystemExit(harnesses.main(__doc__, AGENT, GRADER, load, check, command, grade_command))
+    raise SystemExit(harnesses.main(sys.modules[__name__]))

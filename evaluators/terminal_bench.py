@@ -8,111 +8,112 @@ Run     python evaluators/terminal_bench.py check RUN/it0    which rollouts are 
         python evaluators/terminal_bench.py command --data DIR --url URL --model NAME    what runs for one index
 Differs - the paper's agent is Terminus 1, which Harbor names but cannot run: terminus-2
         - version 2.0 has 89 tasks; the paper ran 88 and does not say which one it left out
-        - the paper names no temperature, limit or seed: the tasks' own time limits, one seed a rollout index
-        - a refinement context is appended to instruction.md; a trial without a reward is not graded (null), and counted
+        - the paper names no temperature, limit or seed: the tasks' own time limits, no limit of turns or of cost
+          (terminus-2 knows none of cost), one seed a rollout, seed * 1000000 + t * N + index
+        - graded as Harbor does, by what they left: AgentTimeoutError, turn_limit. Null, and counted: a trial without a
+          reward; of these ContextLengthExceededError is the agent's own end, and is not tried again
+        - a refinement context is appended to instruction.md
 """
 
 import json
 import re
 import shlex
 import shutil
+import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 if __package__:
     from evaluators import harnesses
+    from evaluators.trajectories import NUMBER, atif, field, items, read_json, with_context, without_context
 else:  # python evaluators/terminal_bench.py
     import harnesses
+    from trajectories import NUMBER, atif, field, items, read_json, with_context, without_context
 
-LIMITS = {
-    "AgentTimeoutError",
-    "turn_limit",
-    "ContextLengthExceededError",
-}  # the agent was stopped; a timed-out trial is graded
-OWN_ENDS = {"completed", *LIMITS}
+UNGRADED_LIMIT = "ContextLengthExceededError"  # of the limits the only one after which Harbor does not grade
+OWN_ENDS = {"completed", "AgentTimeoutError", "turn_limit", UNGRADED_LIMIT}
 AGENT = "harbor"
-
-
-def read_trajectory(parts: list[dict]) -> dict:
-    """ATIF v1.0 to v1.8, a trajectory and its continuations in order -> problem, transcript, steps, tokens, cost_usd.
-
-    The first user step is the prompt, no part of the transcript; steps copied from an earlier part are skipped.
-    ATIF has no grade in it.
-    """
-    steps = [s for part in parts for s in part.get("steps") or [] if not s.get("is_copied_context")]
-    first = next((i for i, s in enumerate(steps) if s.get("source") == "user"), -1)
-    text, step = [], 0
-    for i, s in enumerate(steps):
-        said = harnesses.flat(s.get("message"))
-        if s.get("source") == "agent":
-            step += 1
-            text.append(
-                "\n".join([f"[{step}] agent", *filter(None, [said]), *map(show_call, s.get("tool_calls") or [])])
-            )
-        elif i != first:
-            text.append(f"[{step}] {s.get('source')}\n{said}")
-        seen = [harnesses.flat(r.get("content")) for r in (s.get("observation") or {}).get("results") or []]
-        text += [f"[{step}] output\n" + "\n".join(seen)] if any(seen) else []
-    problem = harnesses.statement(harnesses.flat(steps[first].get("message"))) if steps else ""
-    return {"problem": problem, "transcript": "\n\n".join(text), "steps": step, **totals(steps)}
-
-
-def totals(steps: list[dict]) -> dict:
-    """prompt_tokens, completion_tokens, cost_usd, tokens, summed over the steps (final_metrics may be null)."""
-    sums = {}
-    for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
-        values = [v for s in steps if (v := (s.get("metrics") or {}).get(name)) is not None]
-        sums[name] = sum(values) if values else None
-    counted = sums["prompt_tokens"] is not None
-    return sums | {"tokens": sums["prompt_tokens"] + (sums["completion_tokens"] or 0) if counted else None}
-
-
-def show_call(call: dict) -> str:
-    """A tool call as a line: keystrokes and commands as they are, other arguments as JSON."""
-    arguments = call.get("arguments") or {}
-    typed = arguments.get("keystrokes") or arguments.get("command") or arguments.get("cmd")
-    return f"$ {typed.rstrip()}" if isinstance(typed, str) else f"> {call.get('function_name')} {json.dumps(arguments)}"
 
 
 def verdict(result: dict) -> bool | None:
     """A trial's grade: True at reward 1, False below it, None where no reward was given (image, API, verifier failed).
 
-    A trial that ran out of time is graded as what it left behind, as Harbor does.
+    A trial that ran out of time is graded as what it left behind, as Harbor does. ValueError: the reward is no number.
     """
-    rewards = (result.get("verifier_result") or {}).get("rewards") or {}
-    reward = rewards.get("reward", next(iter(rewards.values())) if len(rewards) == 1 else None)
+    rewards = field(result, "verifier_result", "rewards", kind=dict, default={})
+    name = next(iter(rewards)) if len(rewards) == 1 else "reward"
+    reward = field(rewards, name, kind=NUMBER)
     return None if reward is None else reward >= 1
 
 
 def scores(folder: Path) -> dict[str, bool | None]:
-    """The verdict of each trial below a folder, by trial name."""
-    return {r["trial_name"]: verdict(r) for _, r in trials(folder)}
+    """The verdict of each trial below a folder, by trial name; None too where its result.json cannot be read."""
+    return {p.name: harnesses.attempt(graded, p).get("outcome") for p in trials(folder)}
 
 
-def trials(folder: Path) -> list[tuple[Path, dict]]:
-    """(trial folder, result.json) of every trial below a folder, in the order in which they began; a torn one is {}."""
-    found = [(p.parent, harnesses.read_json(p) or {}) for p in Path(folder).rglob("*__*/result.json")]
-    return sorted(found, key=lambda f: (f[1].get("started_at") or "", f[0].name))
+def graded(trial: Path) -> dict:
+    return {"outcome": verdict(read_json(trial / "result.json"))}
 
 
-def task_name(path: Path, result: dict) -> str:
+def trials(folder: Path) -> list[Path]:
+    """The folder of every trial below a folder that has a result.json, in the order in which they began."""
+    found = [p.parent for p in Path(folder).rglob("*__*/result.json")]
+    return sorted(found, key=lambda p: (str(harnesses.readable(p / "result.json")[0].get("started_at") or ""), p.name))
+
+
+def task_name(trial: Path, known: Iterable[str] = ()) -> str:
     """The task's folder name; the trial's own name cuts it at 32 characters."""
-    where = ((result.get("config") or {}).get("task") or {}).get("path")
-    return Path(where).name if where else result.get("task_name") or path.name.rpartition("__")[0]
+    cut = trial.name.rpartition("__")[0]
+    named = {"task": next((task for task in known if task[:32] == cut), cut)}
+
+    def told() -> dict:
+        result = read_json(trial / "result.json")
+        path = Path(field(result, "config", "task", "path", kind=str, default="")).name
+        return {"task": path or field(result, "task_name", kind=str) or named["task"]}
+
+    return (named | harnesses.attempt(told))["task"]
 
 
 def ending(result: dict, parts: list[dict]) -> str:
-    """How a trial ended: completed, turn_limit, or the exception's name; a torn result is "unreadable"."""
-    if not result:
-        return "unreadable"
-    if result.get("exception_info"):
-        return result["exception_info"].get("exception_type") or "unknown"
-    limit = (((result.get("config") or {}).get("agent") or {}).get("kwargs") or {}).get("max_turns")
-    episodes = ((result.get("agent_result") or {}).get("metadata") or {}).get("n_episodes") or 0
-    last = (parts[-1].get("steps") or [{}])[-1] if parts else {}
-    done = any(c.get("function_name") == "mark_task_complete" for c in last.get("tool_calls") or [])
-    return "turn_limit" if limit and episodes >= limit and not done else "completed"
+    """How a trial ended: completed, turn_limit, or the exception's name."""
+    if failed := field(result, "exception_info", kind=dict):
+        return field(failed, "exception_type", kind=str, default="unknown")
+    own = field(result, "config", "agent", "kwargs", kind=dict, default={})
+    limits = [field(own, name, kind=NUMBER, default=0) for name in ("max_turns", "max_episodes", "episodes")]
+    episodes = field(result, "agent_result", "metadata", "n_episodes", kind=NUMBER, default=0)
+    last = (items(parts[-1], "steps") or [{}])[-1] if parts else {}
+    done = any(c.get("function_name") == "mark_task_complete" for c in items(last, "tool_calls"))
+    return "turn_limit" if 0 < max(limits) <= episodes and not done else "completed"
+
+
+def read(trial: Path) -> dict:
+    """What its result and its trajectory say of a rollout; ValueError where one of them cannot be read."""
+    if not (result := read_json(trial / "result.json")):
+        raise ValueError("result.json is empty")
+    more = sorted(trial.glob("agent/trajectory.cont-*.json"), key=lambda p: int(re.sub(r"\D", "", p.stem) or 0))
+    files = (trial / "agent/trajectory.json", *more)
+    parts = [part for f in files if (part := read_json(f)) is not None]
+    r, agent = atif(parts), field(result, "agent_result", kind=dict, default={})
+    if (sent := field(agent, "n_input_tokens", kind=NUMBER)) is not None:  # Harbor's own count knows its summaries too
+        r["tokens"] = sent + field(agent, "n_output_tokens", kind=NUMBER, default=0)
+    if "cost_usd" in agent:
+        r["cost_usd"] = field(agent, "cost_usd", kind=NUMBER)
+    return r | {"status": ending(result, parts), "outcome": verdict(result)}
+
+
+def records(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
+    """As load, with `why` of what could not be read."""
+    made, near = [], {}
+    for trial in trials(folder):
+        if trial.parent not in near:
+            ds = None if problems else harnesses.near(trial.parent, "*/instruction.md")
+            near[trial.parent] = problems or (tasks(ds) if ds else {})
+        known, r = near[trial.parent], harnesses.attempt(read, trial)
+        task = task_name(trial, known)
+        made.append((task, trial, r | {"problem": known.get(task) or r.get("problem", "")}))
+    if not made:
+        raise ValueError(f"{folder}: no trial's result.json in it")
+    return harnesses.collect(folder, made)
 
 
 def load(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
@@ -120,35 +121,12 @@ def load(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
 
     ValueError where there is none, or two claim one index. answer is null: what was submitted is the container's state.
     """
-    records: dict[tuple[str, int], dict] = {}
-    for path, result in trials(folder):
-        task, agent = task_name(path, result), result.get("agent_result") or {}
-        more = sorted(path.glob("agent/trajectory.cont-*.json"), key=lambda p: int(re.sub(r"\D", "", p.stem) or 0))
-        parts = [p for f in (path / "agent/trajectory.json", *more) if (p := harnesses.read_json(f))]
-        r: dict[str, Any] = {"task": task, **read_trajectory(parts), "answer": None, "outcome": verdict(result)}
-        if agent.get("n_input_tokens") is not None:  # Harbor's own count knows its summaries too
-            r["tokens"] = agent["n_input_tokens"] + (agent.get("n_output_tokens") or 0)
-        r["cost_usd"] = agent.get("cost_usd", r["cost_usd"])
-        known = problems or near_tasks(path)
-        r |= {"status": ending(result, parts), "problem": known.get(task) or r["problem"]}
-        r["rollout"] = next((int(p.name[1:]) for p in path.parents if re.fullmatch(r"r\d+", p.name)), None)
-        if r["rollout"] is None:
-            r["rollout"] = sum(t == task for t, _ in records)
-        if records.setdefault((task, r["rollout"]), r) is not r:
-            raise ValueError(f"{folder}: two rollouts {r['rollout']} of {task}; load one iteration at a time")
-    if not records:
-        raise ValueError(f"{folder}: no trial's result.json in it")
-    return [{k: records[key][k] for k in harnesses.ROLLOUT} for key in sorted(records)]
-
-
-def near_tasks(trial: Path) -> dict[str, str]:
-    """The instructions of a data set beside the rollout's folder; empty where there is none."""
-    return next((tasks(d) for base in trial.resolve().parents[:3] for d in sorted(base.glob("ds*"))), {})
+    return [{name: r[name] for name in harnesses.ROLLOUT} for r in records(folder, problems)]
 
 
 def check(folder: Path) -> list[str]:
     """What is unusable, one line each, before any money is spent on summaries; empty where all is well."""
-    return harnesses.check(load(folder), OWN_ENDS)
+    return harnesses.check(records(folder), OWN_ENDS)
 
 
 def tasks(source: Path) -> dict[str, str]:
@@ -158,7 +136,10 @@ def tasks(source: Path) -> dict[str, str]:
         raise ValueError(
             f"no task folder in {source}; get the data set once: harbor download terminal-bench@2.0 -o DIR"
         )
-    return {p.parent.name: harnesses.without_context(p.read_text("utf-8")) for p in found}
+    try:
+        return {p.parent.name: without_context(p.read_text("utf-8")) for p in found}
+    except UnicodeDecodeError as e:
+        raise ValueError(f"an instruction.md in {source} is not UTF-8 text: {e}") from None
 
 
 def write_dataset(source: Path, contexts: dict[str, list[str]], out: Path) -> list[Path]:
@@ -172,7 +153,7 @@ def write_dataset(source: Path, contexts: dict[str, list[str]], out: Path) -> li
                 shutil.rmtree(part, ignore_errors=True)
                 shutil.copytree(old, part, symlinks=True)
                 part.rename(new)
-            text = harnesses.with_context((old / "instruction.md").read_text("utf-8"), context)
+            text = with_context((old / "instruction.md").read_text("utf-8"), context)
             harnesses.write_if_new(new / "instruction.md", text)
     return [folder for folder, _ in planned]
 
@@ -185,21 +166,33 @@ def command(
 
     The server (i mod n) goes in the environment: a job is only resumed under an equal configuration.
     """
-    server = url[index % len(url)].rstrip("/").removesuffix("/v1") + "/v1"
     calls = json.dumps({"seed": seed})
     kwargs = [f"temperature={temperature}", f"llm_call_kwargs={calls}", "record_terminal_session=false"]
     job = ["-p", str(data), "-o", str(Path(out).parent), "--job-name", Path(out).name, "-k", "1", "-n", str(workers)]
     asks = ["-a", "terminus-2", "-m", f"openai/{model.removeprefix('openai/')}", "-e", backend]
-    argv = ["env", f"OPENAI_BASE_URL={server}", *shlex.split(agent), "run", "-y", "-q", *job, *asks]
+    argv = [
+        "env",
+        f"OPENAI_BASE_URL={harnesses.server(url, index)}",
+        *shlex.split(agent),
+        "run",
+        "-y",
+        "-q",
+        *job,
+        *asks,
+    ]
     return [*argv, *(a for k in kwargs for a in ("--ak", k)), *(a.replace("{out}", str(out)) for a in extra)]
 
 
 def forget_failed(out: Path) -> list[str]:
-    """Delete the folders of trials without a grade, so that the next run redoes them and only them; their names."""
-    failed = [(path, r.get("trial_name") or path.name) for path, r in trials(out) if verdict(r) is None]
-    for path, _ in failed:
+    """Delete the folders of trials without a grade, so that the next run redoes them and only them; their names.
+
+    What the agent's own limit left ungraded stays, and so does a graded trial whose trajectory cannot be read.
+    """
+    ungraded = [p for p in trials(out) if harnesses.attempt(graded, p).get("outcome") is None]
+    failed = [p for p in ungraded if harnesses.attempt(read, p)["status"] != UNGRADED_LIMIT]
+    for path in failed:
         shutil.rmtree(path)
-    return [name for _, name in failed]
+    return [path.name for path in failed]
 
 
 def write_predictions(chosen: Iterable[dict], out: Path) -> Path:
@@ -217,17 +210,18 @@ def harness(
     As swe_bench.harness, so that PDR calls both alike; grader is not used: Harbor grades each trial itself.
     """
 
-    def one(i: int, agents: int, t: int, it: Path, data: Path, problems: dict[str, str]) -> None:
+    def one(i: int, own_seed: int, agents: int, it: Path, data: Path, problems: dict[str, str]) -> None:
         out = it / f"r{i:02d}"
-        asks = {"url": url, "model": model, "seed": seed * 1_000_000 + t * N + i, "temperature": temperature}
+        asks = {"url": url, "model": model, "seed": own_seed, "temperature": temperature}
         argv = command(i, data=data, out=out, workers=agents, backend=backend, agent=agent, extra=extra, **asks)
         for _ in range(2):  # what the environment or the server failed is tried once more
             forget_failed(out)
-            if {*problems} - {task_name(*found) for found in trials(out)}:
+            if {*problems} - {task_name(trial, problems) for trial in trials(out)}:
                 harnesses.run_logged(argv, it / f"{out.name}.log", it, harnesses.QUIET)
 
-    return harnesses.iterations(one, tasks, write_dataset, load, run_dir=run_dir, source=source, N=N, workers=workers)
+    parts = {"tasks": tasks, "write_dataset": write_dataset, "load": load}
+    return harnesses.iterations(one, **parts, run_dir=run_dir, source=source, N=N, seed=seed, workers=workers)
 
 
 if __name__ == "__main__":
-    raise SystemExit(harnesses.main(__doc__, AGENT, "", load, check, command, None))
+    raise SystemExit(harnesses.main(sys.modules[__name__]))

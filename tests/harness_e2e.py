@@ -7,6 +7,7 @@ Run     python tests/harness_e2e.py --backend docker|podman     mini-SWE-agent -
 
 import argparse
 import fcntl
+import itertools
 import json
 import os
 import shlex
@@ -14,15 +15,19 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 TESTS = Path(__file__).resolve().parent
 sys.path[:0] = [str(TESTS.parent), str(TESTS)]
 
 from evaluators import swe_bench, terminal_bench  # noqa: E402
+from evaluators.outcomes import rollout_of  # noqa: E402
 from fake_server import FakeServer  # noqa: E402
 
 TOY = TESTS / "toy_task"
+CASES = {c["id"]: c for c in map(json.loads, (TESTS / "cases.jsonl").read_text("utf-8").split("\n")[:-1])}
 VERSIONS = {"mini-swe-agent": "2.4.6", "swebench": "5.0.2", "harbor": "0.25.0"}
 TASK = "toy__slug-1"
 RIGHT = """sed -i 's/split(" ")/split()/' slug.py"""
@@ -112,6 +117,53 @@ def scripted(messages: list[dict], seed: int | None) -> dict | str:
     return {"status": 200, "headers": {}, "body": body}
 
 
+def run_adapter(name: str, *argv: str) -> subprocess.CompletedProcess:
+    """The command line of an adapter, as a user runs it."""
+    script = TESTS.parent / "evaluators" / f"{name}.py"
+    return subprocess.run([sys.executable, str(script), *argv], capture_output=True, text=True, check=False)
+
+
+def stand_in(folder: Path, text: str) -> Path:
+    """A program of a few lines in a harness's place; it can count its runs in its own name + ".count"."""
+    (folder / "stand-in").write_text(f"#!{sys.executable}\n{text}")
+    (folder / "stand-in").chmod(0o755)
+    return folder / "stand-in"
+
+
+def mutations(data: object, values: Iterable) -> Iterator[str]:
+    """`data` as JSON with each of its nodes in turn replaced by each of the values, and cut short."""
+    text = json.dumps(data)
+    yield from (text[:cut] for cut in range(0, len(text), 1 + len(text) // 9))
+    nodes: list = [(None, None, data)]
+    while nodes:
+        parent, key, node = nodes.pop()
+        nodes += [(node, k, v) for k, v in (node.items() if isinstance(node, dict) else ())]
+        nodes += [(node, k, v) for k, v in (enumerate(node) if isinstance(node, list) else ())]
+        for value in values:
+            if parent is None:
+                yield json.dumps(value)
+                continue
+            parent[key] = value
+            yield json.dumps(data)
+            parent[key] = node
+
+
+def unreadable(adapter: ModuleType, folder: Path, then: Callable[[], object], *, step: int = 1) -> int:
+    """How often a mutation of a JSON file makes a rollout unreadable; each must be loaded, and check must say why."""
+    total, files = 0, {path: path.read_text() for path in sorted(folder.rglob("*.json"))}
+    for path, whole in files.items():
+        for text in itertools.islice(mutations(json.loads(whole), [None, 5, "x", [], {}, [1]]), 0, None, step):
+            path.write_text(text)
+            torn = [r for r in map(rollout_of, map(json.dumps, adapter.load(folder))) if r["status"] == "unreadable"]
+            assert len(torn) == sum("unreadable: " in line for line in adapter.check(folder))
+            assert not any(r["outcome"] is not None for r in torn)
+            then()
+            for other, content in files.items():
+                other.write_text(content)
+            total += len(torn)
+    return total
+
+
 def local_agent(folder: Path, mini: str) -> Path:
     """mini-SWE-agent as a program that works in the rollout's own folder (-o), without a container."""
     begin = f"cp {shlex.quote(str(TOY / 'environment/slug.py'))} . && git init -q . && git add slug.py"
@@ -129,7 +181,16 @@ def show(name: str, rollouts: list[dict], begun: float) -> None:
             f"{name} rollout {r['rollout']}: "
             + ", ".join(f"{k} {r[k]}" for k in ("status", "outcome", "steps", "tokens"))
         )
-    print(f"{name}: {time.monotonic() - begun:.0f} s", flush=True)
+    took = time.monotonic() - begun
+    print(f"{name}: {took:.0f} s, {took / len(rollouts):.0f} s a graded rollout, one after the other", flush=True)
+
+
+def about(backend: str) -> str:
+    """What a reader of the output must know of the programs and of the machine; no path and no name of it."""
+    version = subprocess.run([backend, "--version"], check=True, capture_output=True, text=True).stdout.strip()
+    cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    harnesses = ", ".join(f"{name} {number}" for name, number in VERSIONS.items())
+    return f"{harnesses}; {version}; scripted model; {cores} cores, load {load:.1f} at the start"
 
 
 def with_containers(backend: str, image: str, harbor_python: str, run_dir: Path, url: str) -> None:
@@ -159,5 +220,6 @@ if __name__ == "__main__":
     parser.add_argument("--harbor-python", default=sys.executable, help="a Python >= 3.12")
     parser.add_argument("--run", type=Path, help="keep the run here (else a temporary folder)")
     args = parser.parse_args()
+    print(about(args.backend), flush=True)
     with tempfile.TemporaryDirectory() as scratch, FakeServer(scripted) as server:
         with_containers(args.backend, args.image, args.harbor_python, args.run or Path(scratch), server.url)

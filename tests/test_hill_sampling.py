@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import common
 import hill_sampling
 from evaluators import circles
 from fake_server import FakeServer
@@ -383,3 +384,32 @@ def test_hill_sampling_max_size_limits_what_is_verified(tmp_path):
             assert hill(*settings, "--max-size", size, "--run", tmp_path / str(size)).returncode == 1 - valid
             rounds = [line for line in lines_of(tmp_path / str(size)) if line["event"] == "round"]
             assert rounds[-1]["valid"] == valid
+
+
+def test_compare_takes_runs_that_differ_in_the_seed_alone_together(whole, tmp_path):
+    runs = [whole]
+    for name, flags in (("seed", ("--seed", 1)), ("M", ("--M", 1))):
+        runs.append(tmp_path / name)
+        with FakeServer(climbing) as server:
+            assert hill(*SETTINGS, *flags, "--url", server.url, "--run", runs[-1]).returncode == 0
+    scores = [lines_of(run)[-1]["score"] for run in runs]
+    ended = subprocess.run(command("compare", "--plot", *runs), capture_output=True, text=True, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    _, together, other, figure = ended.stdout.splitlines()
+    mean, error = (scores[0] + scores[1]) / 2, abs(scores[0] - scores[1]) / 2
+    assert together.split() == ["hill,", "M", "3", "9", "2", f"{mean:.15f}", f"{error:.2g}", f"{max(scores[:2]):.15f}"]
+    assert other.split()[:5] == ["hill,", "M", "1", "3", "1"]
+    assert figure == "figure: compare.png"
+    ended = hill("compare", whole, whole)
+    assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
+    assert "seed 0 of the same settings stands there twice" in ended.stderr
+
+
+def test_hill_sampling_neighbouring_floats_are_no_tie():
+    """Divided by AlphaEvolve's score these two are equal, and the worse one would be accepted as a tie."""
+    worse, better = 0.3808976700000555, 0.3808976700000554
+    args = hill_sampling.parse(["erdos"])
+    wiring = hill_sampling.Wiring(args, common.Log(None, "hill_sampling.py", vars(args)), None, None)
+    assert wiring.task.reward(worse) == wiring.task.reward(better)
+    rewards = [wiring.reward({"status": "ok", "score": score}) or 0 for score in (worse, better)]
+    assert rewards[0] < rewards[1] < 0

@@ -13,12 +13,22 @@ from typing import Any
 
 import pytest
 
-from evaluators import harnesses, swe_bench
+from evaluators import harnesses, swe_bench, trajectories
 from fake_server import FakeServer
-from harness_e2e import TASK, TESTS, TOY, local_agent, scripted, tool, write_source
+from harness_e2e import (
+    CASES,
+    TASK,
+    TESTS,
+    TOY,
+    local_agent,
+    run_adapter,
+    scripted,
+    stand_in,
+    tool,
+    unreadable,
+    write_source,
+)
 
-CASES = {c["id"]: c for c in map(json.loads, (TESTS / "cases.jsonl").read_text("utf-8").split("\n")[:-1])}
-SCRIPT = TESTS.parent / "evaluators" / "swe_bench.py"
 PATCH = "diff --git a/f b/f\n--- a/f\n+++ b/f\n@@ -1 +1 @@\n-a\n+b\n"
 
 
@@ -96,9 +106,9 @@ def test_transcript_is_the_same_bytes_when_every_grade_is_flipped(shared, tmp_pa
     assert [{**r, "outcome": 0} for r in after] == [{**r, "outcome": 0} for r in before]
 
 
-def test_read_trajectory_case_82_null_contents_parts_and_tool_calls():
+def test_mini_case_82_null_contents_parts_and_tool_calls():
     case = CASES[82]
-    r, expected = swe_bench.read_trajectory(case["input"]["json"]), case["expected"]
+    r, expected = trajectories.mini(case["input"]["json"]), case["expected"]
     assert (r["steps"], r["status"]) == (expected["steps"], expected["exit_status"])
     assert r["patch"].startswith(expected["patch_startswith"])
     assert r["cost_usd"] in expected["cost_usd_any_of"]
@@ -143,12 +153,36 @@ def test_write_predictions_refuses_two_patches_of_one_task(tmp_path):
         swe_bench.write_predictions([{"task": "t", "answer": "a"}, {"task": "t", "answer": "b"}], tmp_path / "p.json")
 
 
-def test_load_gives_a_limit_a_status_of_its_own_and_no_grade(tmp_path):
-    run = leave(tmp_path / "r00", {"t": trajectory("LimitsExceeded", "")})
+@pytest.mark.parametrize(
+    ("used", "limits", "status"),
+    [
+        ({"instance_cost": 3.01, "api_calls": 40}, {"step_limit": 250, "cost_limit": 3.0}, "cost_limit"),
+        ({"instance_cost": 3.0, "api_calls": 40}, {"step_limit": 0, "cost_limit": 3.0}, "cost_limit"),
+        ({"instance_cost": 2.99, "api_calls": 250}, {"step_limit": 250, "cost_limit": 3.0}, "step_limit"),
+        ({"instance_cost": 9.0, "api_calls": 250}, {"step_limit": 250, "cost_limit": 0}, "step_limit"),
+        ({"instance_cost": 3.5, "api_calls": 250}, {"step_limit": 250, "cost_limit": 3.0}, "cost_limit"),
+        ({"instance_cost": 0.0, "api_calls": 1}, {}, "LimitsExceeded"),
+    ],
+)
+def test_load_gives_each_limit_a_status_of_its_own_and_no_grade(used, limits, status, tmp_path):
+    limited = trajectory("LimitsExceeded", "")
+    limited["info"]["model_stats"] = used
+    limited["info"]["config"]["agent"] = limits
+    run = leave(tmp_path / "r00", {"t": limited})
     (r,) = swe_bench.load(tmp_path)
-    assert (r["status"], r["outcome"], r["answer"], r["tokens"]) == ("LimitsExceeded", None, "", 100)
+    assert (r["status"], r["outcome"], r["answer"], r["tokens"]) == (status, None, "", 100)
+    assert r["cost_usd"] == (used["instance_cost"] or None)
     assert swe_bench.forget_failed(run) == []
-    assert swe_bench.check(tmp_path) == ["t rollout 0: empty patch (LimitsExceeded)"]
+    assert swe_bench.check(tmp_path) == [f"t rollout 0: empty patch ({status})"]
+
+
+def test_load_names_the_limit_of_a_whole_process_and_a_killed_agent_which_are_retried(tmp_path):
+    spent, killed = trajectory("RuntimeError", ""), trajectory("", None)
+    spent["info"]["exception_str"] = "Global cost/call limit exceeded: $5.0100 / 80"
+    run = leave(tmp_path / "r00", {"a": spent, "b": killed})
+    assert [r["status"] for r in swe_bench.load(tmp_path)] == ["global_limit", "unfinished"]
+    assert ["the same command retries it" in line for line in swe_bench.check(tmp_path)] == [True, True]
+    assert swe_bench.forget_failed(run) == ["a", "b"]
 
 
 def test_forget_failed_takes_out_what_the_agent_did_not_end_itself(tmp_path):
@@ -178,8 +212,65 @@ def test_load_names_missing_and_unreadable_trajectories(tmp_path):
         (3, "no_trajectory", ""),
         (3, "unreadable", ""),
     ]
-    with pytest.raises(ValueError, match=r"no preds\.json"):
+    with pytest.raises(ValueError, match=r"no preds\.json that can be read, and no \.traj\.json"):
         swe_bench.load(TOY)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("preds.json", '{"a": 5}', "a is 5"),
+        ("preds.json", '{"a": {"model_patch": ["x"]}}', "model_patch is ['x']"),
+        ("preds.json", "[]", "preds.json is []"),
+        ("preds.json", '{"a": {"instance_', "preds.json: Unterminated string starting at: line 1 column 8 (char 7)"),
+        ("a/a.traj.json", "[1, 2]", "messages[0] is 1"),
+        ("a/a.traj.json", "{}", "the trajectory is empty"),
+        ("a/a.traj.json", '{"messages": [{"role": "user", "content": {"x": 1}}]}', "content is {'x': 1}"),
+        ("a/a.traj.json", '{"info": {"model_stats": {"instance_cost": NaN}}}', "instance_cost is nan"),
+        ("a/a.traj.json", "[" * 100_000, "a.traj.json: maximum recursion depth exceeded"),
+        ("logs/run_evaluation/x/openai__m/a/report.json", '{"a": {"resolved": "no"}}', "resolved is 'no'"),
+        ("logs/run_evaluation/x/openai__m/a/report.json", "[]", "report.json is []"),
+    ],
+)
+def test_load_calls_a_rollout_unreadable_and_check_says_why(file, text, why, tmp_path):
+    run = leave(tmp_path / "r00", {"a": trajectory()})
+    report(run / "logs", "x", "a", PATCH, resolved=True)
+    (run / file).write_text(text)
+    leave(tmp_path / "r01", {"a": trajectory(says="other")})
+    first, second = swe_bench.load(tmp_path)
+    assert (first["status"], first["outcome"], second["status"]) == ("unreadable", None, "Submitted")
+    (said,) = swe_bench.check(tmp_path)
+    assert said.startswith(f"a rollout 0: unreadable: {why}")
+
+
+def test_load_survives_any_part_of_another_kind(tmp_path):
+    run = leave(tmp_path / "r00", {"a": trajectory()})
+    report(run / "logs", "x", "a", PATCH, resolved=False, infra_failure=False)
+    assert unreadable(swe_bench, tmp_path, lambda: swe_bench.forget_failed(run)) > 100
+
+
+def test_load_survives_any_part_of_another_kind_in_the_published_samples(shared, tmp_path):
+    for name in ("swebench/it0/r0", "swebench/logs/run_evaluation/it0-r0"):
+        shutil.copytree(shared / "data/harness" / name, tmp_path / Path(name).name, copy_function=shutil.copyfile)
+    (tmp_path / "it0-r0").rename(tmp_path / "r0/logs")
+    run = tmp_path / "r0"
+    assert unreadable(swe_bench, run, lambda: swe_bench.forget_failed(run), step=29) > 10
+
+
+def test_forget_failed_mends_what_is_torn_and_keeps_what_was_paid_for(tmp_path):
+    run = leave(tmp_path / "r00", {"a": trajectory(), "b": trajectory("LimitsExceeded", "")})
+    whole = json.loads((run / "preds.json").read_text())
+    report(run / "logs", "x", "a", PATCH, resolved=True)
+    torn = run / "logs/run_evaluation/x/openai__m/a/report.json"
+    torn.write_text('{"a"')
+    for text in ("[]", '{"a": 5, "b": {"model_patch": 1}}', "\xff"):
+        (run / "preds.json").write_bytes(text.encode("latin-1"))
+        assert swe_bench.forget_failed(run) == []
+        assert json.loads((run / "preds.json").read_text()) == whole
+    assert not torn.exists()  # its patch is graded again
+    (run / "b/b.traj.json").write_text("[1, 2]")
+    (run / "a/a.traj.json").write_text('{"info": 5}')
+    assert swe_bench.forget_failed(run) == ["a"]  # v1 says nothing of its end, so what is predicted stays
 
 
 def test_check_finds_twins_gaps_and_failures(tmp_path):
@@ -191,20 +282,16 @@ def test_check_finds_twins_gaps_and_failures(tmp_path):
     assert [line for line in said if "no rollout" in line] == ["b: no rollout 1", "c: no rollout 0"]
 
 
-def run_script(*argv: str) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, str(SCRIPT), *argv], capture_output=True, text=True, check=False)
-
-
 def test_cli_checks_with_error_counts_and_names_a_mistake_in_one_line(tmp_path):
     leave(tmp_path / "r00", {"a": trajectory(), "b": None})
     report(tmp_path / "logs", "x", "a", PATCH, resolved=True)
-    done = run_script("check", str(tmp_path))
+    done = run_adapter("swe_bench", "check", str(tmp_path))
     assert done.returncode == 1
     assert "2 rollouts of 2 tasks: 1 Submitted, 1 no_trajectory" in done.stdout
     assert "pass@1 100.0% (1 of 1 graded; 50.0% with 1 ungraded as failed)" in done.stdout
-    wrong = run_script("check", str(tmp_path / "none"))
+    wrong = run_adapter("swe_bench", "check", str(tmp_path / "none"))
     assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
-    lines = run_script("load", str(tmp_path)).stdout.split("\n")[:-1]
+    lines = run_adapter("swe_bench", "load", str(tmp_path)).stdout.split("\n")[:-1]
     assert [json.loads(line)["task"] for line in lines] == ["a", "b"]
 
 
@@ -216,8 +303,81 @@ def test_command_gives_each_index_its_seed_and_server():
     assert {"model.model_kwargs.api_base=http://b:2/v1", "model.model_kwargs.seed=7", "x=r01/y"} <= set(config)
     assert {"environment.executable=podman", "docker", "openai/m"} <= {*config, *argv}
     assert "swerex_modal" in swe_bench.command(0, out=Path("r00"), seed=0, backend="modal", **kw)
-    printed = run_script("command", "--data", "ds", "--url", "http://a:1", "--model", "m", "--index", "3").stdout
-    assert shlex.split(printed)[:3] == ["mini-extra", "swebench", "--subset"]
+
+
+def test_cli_command_derives_the_seed_of_each_index_as_the_harness_does(tmp_path):
+    data = write_source(tmp_path / "ds", "img")
+    asks = ["command", "--data", str(data), "--url", "http://a:1", "--model", "m"]
+    for more, out, seed in [
+        ([], "r00", 0),
+        (["--index", "3"], "r03", 3),
+        (["--index", "3", "--t", "1"], "r03", 19),
+        (["--index", "3", "--t", "1", "--N", "4", "--seed", "7", "--out", "x"], "x", 7_000_007),
+    ]:
+        printed = shlex.split(run_adapter("swe_bench", *asks, *more).stdout)
+        assert printed[:4] == ["mini-extra", "swebench", "--subset", str(data)]
+        assert printed[printed.index("-o") + 1] == out
+        assert f"model.model_kwargs.seed={seed}" in printed
+    run = leave(tmp_path / "r02", {TASK: trajectory()})
+    lines = run_adapter("swe_bench", *asks, "--index", "2", "--out", str(run)).stdout.split("\n")[:-1]
+    assert len(lines) == 2
+    assert lines[1].startswith("python -m swebench.harness.run_evaluation -d ")
+
+
+@pytest.mark.parametrize("adapter", ["swe_bench", "terminal_bench"])
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ([], "the following arguments are required: --data, --url, --model"),
+        (["--data", "nowhere"], "--data nowhere: no such folder"),
+        (["--url", "foo"], "--url foo: not an http(s) address"),
+        (["--index", "-1"], "--index -1: must be in [0, N - 1] with --N 16"),
+        (["--index", "16"], "--index 16: must be in [0, N - 1] with --N 16"),
+        (["--t", "-1"], "--t -1: must be at least 0"),
+        (["--workers", "0"], "--workers 0: must be at least 1"),
+        (["--temperature", "nan"], "--temperature nan: must be in [0, 10]"),
+        (["--temperature", "hot"], "argument --temperature: invalid float value: 'hot'"),
+    ],
+)
+def test_cli_command_refuses_what_no_run_can_mean_in_one_line(adapter, wrong, said, tmp_path):
+    data = write_source(tmp_path / "ds", "img") if adapter == "swe_bench" else TESTS
+    asks = {"--data": str(data), "--url": "http://a:1", "--model": "m"} | dict([wrong] if wrong else [])
+    done = run_adapter(adapter, "command", *(a for pair in asks.items() for a in pair if wrong))
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"{adapter}.py")
+    assert done.stderr.endswith(f": error: {said}\n")
+
+
+def test_cli_errors_are_one_line_everywhere(tmp_path):
+    (tmp_path / "ds").mkdir()
+    command = ["command", "--data", str(tmp_path / "ds"), "--url", "http://a:1", "--model", "m"]
+    for argv in ([], ["chekc"], ["check"], ["load", "a", "b"], ["load", str(tmp_path)], command):
+        done = run_adapter("swe_bench", *argv)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), argv
+    (tmp_path / "ds/test.jsonl").write_text("{\n")
+    assert f"{tmp_path}/ds/test.jsonl line 1: " in run_adapter("swe_bench", *command).stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"instance_id": "a", "problem_statement": "p"}\n\n{"instance_id": ', "line 3: Expecting value"),
+        ('[{"instance_id": "a"}]', "line 1: needs the texts instance_id and problem_statement"),
+        ('{"instance_id": "a"}', "line 1: needs the texts instance_id and problem_statement"),
+        ('{"instance_id": "a", "problem_statement": 5}', "line 1: needs the texts"),
+        ('{"instance_id": "a", "problem_statement": "p"}\n' * 2, "line 2: a stands there twice"),
+        ("\xff", "line 1: 'utf-8' codec can't decode"),
+        ("\n", " is empty"),
+    ],
+)
+def test_pdr_names_file_and_line_of_a_data_set_that_is_wrong(text, said, tmp_path):
+    (tmp_path / "own.jsonl").write_bytes(text.encode("latin-1"))
+    asks = ["--problems", "own.jsonl", "--run", "run", "--url", "http://127.0.0.1:9", "--model", "m"]
+    argv = [sys.executable, str(TESTS.parent / "pdr.py"), "--harness", "swe_bench", *asks]
+    done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "own.jsonl" in done.stderr
+    assert said in done.stderr
 
 
 def test_write_dataset_shares_one_folder_only_where_contexts_are_shared(tmp_path):
@@ -234,7 +394,7 @@ def test_write_dataset_shares_one_folder_only_where_contexts_are_shared(tmp_path
         swe_bench.write_dataset(source, {"nope": [""]}, tmp_path / "c")
 
 
-AGENT = f"""#!{sys.executable}
+AGENT = f"""
 import json, pathlib, sys
 out, count = pathlib.Path(sys.argv[sys.argv.index("-o") + 1]), pathlib.Path(__file__ + ".count")
 tries = count.read_text() + "x" if count.exists() else "x"
@@ -252,22 +412,15 @@ prediction = {{"model_patch": patch, "instance_id": task, "model_name_or_path": 
 """
 
 
-def stand_in(tmp_path: Path, text: str = AGENT, **kw) -> tuple[Path, dict[str, Any]]:
-    program = tmp_path / "agent"
-    program.write_text(text)
-    program.chmod(0o755)
-    asks: dict[str, Any] = {"url": ["http://a"], "model": "m", "N": 1, "seed": 0, "temperature": 0.7, "workers": 2}
-    source = write_source(tmp_path / "source", "img")
-    return program, asks | {
-        "run_dir": tmp_path / "run",
-        "source": source,
-        "agent": str(program),
-        "backend": "docker",
-    } | kw
+def asks(tmp_path: Path, text: str = AGENT, **kw) -> tuple[Path, dict[str, Any]]:
+    program = stand_in(tmp_path, text)
+    served: dict[str, Any] = {"url": ["http://a"], "model": "m", "N": 1, "seed": 0, "temperature": 0.7, "workers": 2}
+    where = {"run_dir": tmp_path / "run", "source": write_source(tmp_path / "source", "img"), "backend": "docker"}
+    return program, served | where | {"agent": str(program)} | kw
 
 
 def test_harness_retries_an_environment_that_failed_and_then_rests(tmp_path):
-    program, kw = stand_in(tmp_path, grader=None)
+    program, kw = asks(tmp_path, grader=None)
     rollout = swe_bench.harness(**kw)
     (r,) = rollout(0, {TASK: [""]})
     assert (r["status"], r["outcome"], r["answer"]) == ("Submitted", None, PATCH)
@@ -276,7 +429,7 @@ def test_harness_retries_an_environment_that_failed_and_then_rests(tmp_path):
 
 
 def test_harness_says_what_the_program_said_when_it_fails(tmp_path):
-    _, kw = stand_in(tmp_path, f"#!{sys.executable}\nraise SystemExit('cannot pull the image')\n", grader=None)
+    _, kw = asks(tmp_path, "raise SystemExit('cannot pull the image')\n", grader=None)
     with pytest.raises(RuntimeError, match=r"ended with 1: cannot pull the image .*agent\.log"):
         swe_bench.harness(**kw)(0, {TASK: [""]})
     with pytest.raises(ValueError, match="2 contexts a task, but N=1"):
@@ -284,6 +437,23 @@ def test_harness_says_what_the_program_said_when_it_fails(tmp_path):
     kw["agent"] = str(tmp_path / "none")
     with pytest.raises(RuntimeError, match="is not installed here"):
         swe_bench.harness(**kw)(0, {TASK: [""]})
+    kw["workers"] = 0
+    with pytest.raises(ValueError, match="need workers >= 1"):
+        swe_bench.harness(**kw)
+
+
+def test_pdr_calls_what_a_harness_cannot_read_the_users_to_mend_and_names_the_harness(tmp_path):
+    _, kw = asks(tmp_path)
+    for more, code, said in [
+        (["--workers", "0"], 2, "pdr.py: --harness swe_bench: need workers >= 1: workers=0\n"),
+        (["--agent", "no-such-agent"], 3, "pdr.py: no-such-agent is not installed here: name the program with --agent"),
+    ]:
+        own = ["--problems", str(kw["source"]), "--run", str(tmp_path / str(code)), "--N", "1", "--K", "1", *more]
+        argv = [sys.executable, str(TESTS.parent / "pdr.py"), "--harness", "swe_bench", *own]
+        argv += ["--url", "http://127.0.0.1:9", "--model", "m", "--judge", "coin"]
+        done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
+        assert done.stderr.startswith(said)
 
 
 def test_run_logged_refuses_a_second_process_on_the_same_folder(tmp_path):

@@ -3,16 +3,13 @@
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from evaluators import harnesses, terminal_bench
-from harness_e2e import TESTS
-
-CASES = {c["id"]: c for c in map(json.loads, (TESTS / "cases.jsonl").read_text("utf-8").split("\n")[:-1])}
+from evaluators import harnesses, terminal_bench, trajectories
+from harness_e2e import CASES, TESTS, run_adapter, stand_in, unreadable
 
 
 def leave(
@@ -74,9 +71,9 @@ def test_transcript_is_the_same_bytes_when_every_grade_is_flipped(shared, tmp_pa
     assert [{**r, "outcome": 0} for r in after] == [{**r, "outcome": 0} for r in before]
 
 
-def test_read_trajectory_case_84_lists_nulls_and_copied_steps():
+def test_atif_case_84_lists_nulls_and_copied_steps():
     case = CASES[84]
-    r, expected = terminal_bench.read_trajectory([case["input"]["json"]]), case["expected"]
+    r, expected = trajectories.atif([case["input"]["json"]]), case["expected"]
     assert (r["steps"], r["cost_usd"], r["prompt_tokens"]) == (
         expected["agent_steps"],
         expected["cost_usd"],
@@ -115,7 +112,7 @@ def test_load_goes_on_through_continuation_files_in_number_order(tmp_path):
     assert (r["rollout"], r["steps"], r["cost_usd"], r["answer"]) == (4, 3, 12, None)
 
 
-def test_read_trajectory_renders_old_and_odd_forms():
+def test_atif_renders_old_and_odd_forms():
     call = {"function_name": "bash_command", "arguments": {"keystrokes": "ls\n"}}
     parts = [{"type": "text", "text": "see"}, {"type": "image", "source": {"path": "a.png"}}]
     odd = [
@@ -124,13 +121,13 @@ def test_read_trajectory_renders_old_and_odd_forms():
         said("agent", parts, tool_calls=[call, {"function_name": "stop"}]),
     ]
     odd += [said("agent", None, tool_calls=None, observation={"results": None}), said("user", "go on")]
-    r = terminal_bench.read_trajectory([{"schema_version": "ATIF-v1.0", "steps": odd}])
+    r = trajectories.atif([{"schema_version": "ATIF-v1.0", "steps": odd}])
     assert (
         r["transcript"]
         == "[0] system\nrules\n\n[1] agent\nsee\n[image]\n$ ls\n> stop {}\n\n[2] agent\n\n[2] user\ngo on"
     )
     assert (r["tokens"], r["cost_usd"], r["steps"]) == (None, None, 2)
-    assert terminal_bench.read_trajectory([])["transcript"] == ""
+    assert trajectories.atif([])["transcript"] == ""
 
 
 def test_load_tells_a_turn_limit_from_a_finished_trial(tmp_path):
@@ -142,6 +139,75 @@ def test_load_tells_a_turn_limit_from_a_finished_trial(tmp_path):
     (leave(tmp_path / "r03", "t__d") / "result.json").write_text("{")
     ends = [(r["status"], r["outcome"]) for r in terminal_bench.load(tmp_path)]
     assert ends == [("turn_limit", False), ("completed", True), ("AgentTimeoutError", False), ("unreadable", None)]
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "why"),
+    [
+        ("result.json", "[]", "result.json is []"),
+        ("result.json", "{}", "result.json is empty"),
+        ("result.json", '{"task_name": ', "result.json: Expecting value: line 1 column 15 (char 14)"),
+        ("result.json", '{"verifier_result": {"rewards": {"reward": "1.0"}}}', "reward is '1.0'"),
+        ("result.json", '{"verifier_result": {"rewards": {"reward": NaN}}}', "reward is nan"),
+        ("result.json", '{"verifier_result": {"rewards": [1]}}', "rewards is [1]"),
+        ("agent/trajectory.json", "[1, 2]", "trajectory.json is [1, 2]"),
+        ("agent/trajectory.json", '{"steps": [3]}', "steps[0] is 3"),
+        ("agent/trajectory.json", '{"steps": [{"source": "agent", "message": {"x": 1}}]}', "message is {'x': 1}"),
+        ("agent/trajectory.json", '{"steps": [{"metrics": {"cost_usd": "1"}}]}', "cost_usd is '1'"),
+        ("agent/trajectory.json", '{"steps"', "trajectory.json: Expecting ':' delimiter: line 1 column 9 (char 8)"),
+    ],
+)
+def test_load_calls_a_trial_unreadable_and_check_says_why(file, text, why, tmp_path):
+    (leave(tmp_path / "r00", "t__a") / file).write_text(text)
+    leave(tmp_path / "r01", "t__b")
+    first, second = terminal_bench.load(tmp_path)
+    assert (first["task"], first["status"], first["outcome"]) == ("t", "unreadable", None)
+    assert (second["status"], second["outcome"]) == ("completed", True)
+    assert terminal_bench.check(tmp_path) == [f"t rollout 0: unreadable: {why}"]
+    kept = file != "result.json"  # what has a grade is not paid for again
+    assert terminal_bench.forget_failed(tmp_path) == ([] if kept else ["t__a"])
+    assert terminal_bench.scores(tmp_path) == {"t__b": True} | ({"t__a": True} if kept else {})
+
+
+def test_load_counts_a_null_reward_as_not_graded_and_not_as_unreadable(tmp_path):
+    leave(tmp_path / "r00", "t__a", verifier_result={"rewards": {"reward": None}})
+    (r,) = terminal_bench.load(tmp_path)
+    assert (r["status"], r["outcome"]) == ("completed", None)
+
+
+def test_load_survives_any_part_of_another_kind(tmp_path):
+    agent = {"n_input_tokens": 9, "n_output_tokens": 1, "cost_usd": 0.5, "metadata": {"n_episodes": 1}}
+    config = {"task": {"path": "ds/t"}, "agent": {"kwargs": {"max_turns": 2}}}
+    call = {"function_name": "bash_command", "arguments": {"keystrokes": "ls\n"}}
+    seen = {"results": [{"content": [{"type": "text", "text": "a"}]}]}
+    step = said("agent", "x", tool_calls=[call], observation=seen, metrics={"prompt_tokens": 9})
+    leave(tmp_path / "r00", "t__x", agent_result=agent, config=config, steps=[said("user", "p"), step])
+    assert unreadable(terminal_bench, tmp_path, lambda: terminal_bench.scores(tmp_path)) > 100
+
+
+def test_load_survives_any_part_of_another_kind_in_the_published_samples(shared, tmp_path):
+    for k, name in enumerate(["err-image", "err-timeout", "it1-r0"]):
+        out = tmp_path / f"r{k:02d}"
+        shutil.copytree(shared / "data/harness/harbor" / name, out, copy_function=shutil.copyfile)
+        for path in {*out.rglob("*.json")} - {*out.glob("*__*/result.json"), *out.rglob("trajectory*.json")}:
+            path.unlink()
+    assert unreadable(terminal_bench, tmp_path, lambda: terminal_bench.scores(tmp_path), step=29) > 5
+
+
+def test_forget_failed_leaves_what_the_agents_own_limit_ended(tmp_path):
+    for k, error in enumerate(["ContextLengthExceededError", "AgentTimeoutError", "InternalServerError"]):
+        leave(tmp_path / f"r{k:02d}", f"t__{k}", error=error, reward=None)
+    assert terminal_bench.forget_failed(tmp_path) == ["t__1", "t__2"]
+    assert [(r["status"], r["outcome"]) for r in terminal_bench.load(tmp_path)] == [
+        ("ContextLengthExceededError", None)
+    ]
+
+
+def test_load_finds_the_task_of_a_torn_result_by_the_names_it_knows(tmp_path):
+    long = "a-task-whose-name-is-longer-than-32-characters"
+    (leave(tmp_path / "r00", f"{long[:32]}__x") / "result.json").write_text("{")
+    (r,) = terminal_bench.load(tmp_path, {"other": "q", long: "p"})
+    assert (r["task"], r["problem"], r["status"]) == (long, "p", "unreadable")
 
 
 def test_load_takes_the_task_from_its_folder_and_refuses_a_second_claim(tmp_path):
@@ -175,9 +241,13 @@ def test_command_keeps_the_server_out_of_the_configuration():
     assert [argv[argv.index(a) + 1] for a in ("--job-name", "-o", "-k", "-e")] == ["r01", "it0", "1", "daytona"]
     assert 'llm_call_kwargs={"seed": 5}' in argv
     assert argv[-2:] == ["--ak", "max_turns=9"]
+    asks = ["command", "--data", str(TESTS), "--url", "http://a:1", "--model", "m", "--index", "2", "--t", "1"]
+    printed = run_adapter("terminal_bench", *asks, "--seed", "3").stdout
+    assert """'llm_call_kwargs={"seed": 3000018}'""" in printed
+    assert "--job-name r02" in printed
 
 
-HARBOR = f"""#!{sys.executable}
+HARBOR = """
 import json, pathlib, sys
 job = pathlib.Path(sys.argv[sys.argv.index("-o") + 1]) / sys.argv[sys.argv.index("--job-name") + 1]
 count = pathlib.Path(__file__ + ".count")
@@ -185,16 +255,14 @@ tries = count.read_text() + "x" if count.exists() else "x"
 count.write_text(tries)
 trial = job / "toy_task__abc"
 trial.mkdir(parents=True)  # dies where the failed trial was not cleared away
-failed, graded = {{"exception_info": {{"exception_type": "E"}}}}, {{"verifier_result": {{"rewards": {{"reward": 1}}}}}}
-result = {{"task_name": "toy_task", "trial_name": trial.name}} | (graded if len(tries) > 1 else failed)
+failed, graded = {"exception_info": {"exception_type": "E"}}, {"verifier_result": {"rewards": {"reward": 1}}}
+result = {"task_name": "toy_task", "trial_name": trial.name} | (graded if len(tries) > 1 else failed)
 (trial / "result.json").write_text(json.dumps(result))
 """
 
 
 def test_harness_redoes_only_what_has_no_grade_and_then_rests(tmp_path):
-    program = tmp_path / "harbor"
-    program.write_text(HARBOR)
-    program.chmod(0o755)
+    program = stand_in(tmp_path, HARBOR)
     asks: dict[str, Any] = {"url": ["http://a"], "model": "m", "N": 1, "seed": 0, "temperature": 0.7, "workers": 2}
     rollout = terminal_bench.harness(
         run_dir=tmp_path / "run", source=TESTS, agent=str(program), backend="docker", **asks

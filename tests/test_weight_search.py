@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import common
 import weight_search as ws
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,6 +33,19 @@ def test_steps_give_each_model_an_equal_share_of_the_rewards():
     assert ws.steps("es-max", rewards, update="appendix", **OPTIONS) == pytest.approx([0.05, -0.05])
 
 
+@pytest.mark.parametrize(("flags", "said"), [
+    (["--N", "0"], "--N 0: must be at least 1"),
+    (["--M", "-3"], "--M -3: must be at least 1"),
+    (["--P", "0"], "need P >= 1"),
+    (["--N", "6", "--P", "2"], "a multiple of the 2P models"),
+    (["--method", "es", "--P", "1"], "no spread"),
+    (["--method", "es-max", "--N", "64", "--P", "32"], "makes it --method es"),
+])  # fmt: skip
+def test_weight_search_refuses_settings_that_mean_nothing(flags, said):
+    with pytest.raises(common.UserError, match=said):
+        ws.main(["circles", "--model", "m", *flags])
+
+
 CHECK = """
 import json, sys
 import common, weight_search as ws
@@ -40,12 +54,12 @@ weights, ask = ws.Weights(chat), [[{"role": "user", "content": "Name five rivers
 texts = lambda: [r.text for _, r in sorted(chat(ask, [1, 2, 3, 4]), key=lambda x: x[0])]
 copy = lambda: weights.load().apply_model(lambda m: {n: p.detach().clone() for n, p in m.named_parameters()})[0]
 before, told = copy(), texts()
-weights.add(7, 0.02)
+weights.add({7: 0.02})
 moved = texts()
-weights.add(7, -0.02)
+weights.add({7: -0.02})
 after = copy()
 ulp = max(float(((after[n] - p).abs() / (p.abs() + 0.2)).max()) for n, p in before.items())
-weights.add(7, 0.02)
+weights.add({7: 0.02})
 print(json.dumps({"moved": moved != told, "again": texts() == moved, "relative": ulp, "parameters": len(before)}))
 """
 
