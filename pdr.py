@@ -13,7 +13,8 @@ Expect  Iter0 / Sel-K / Iter1 / Final, Claude-4.5-Opus, select, N=16, K=4, T=2, 
         70.94 / 75.00 / 76.04 / 77.60, Terminal-Bench 2.0 (88) 46.95 / 54.26 / 52.49 / 59.09; seeds are not disclosed
 Differs what RTV leaves open: see rtv.py. Besides:
         - the words around the summaries are our own, and the K summaries stand in order of their rollouts' index
-        - a rollout that did not finish is a candidate like the others; one that is missing has no summary
+        - a rollout that did not finish is a candidate like the others; of one that is missing a stub says so
+        - --temperature and --max-tokens hold for the summariser and the judge, and for the agent of --harness functions
         - --harness functions (a small agent, function problems) is ours; terminal_bench has terminus-2 for Terminus 1
 """
 
@@ -97,9 +98,10 @@ def selector(args: argparse.Namespace, log: common.Log, ask: Callable, problems:
         for K in [keep, 1] if args.diagnose else [keep]:
             first = len(rounds.setdefault(t, []))  # rounds are counted through both stages
             seed = common.seed_of(args.seed, "round", "", t, first)
-            judge = rtv.simulated(args.judge, outcomes, seed, t0=first)
             if args.judge == "model":
                 judge = rtv.model_judge(problems, texts, ask, V=args.V, t0=100 * t + first)
+            else:
+                judge = rtv.simulated(args.judge, outcomes, seed, t0=first)
             for record in rtv.rtv(left, judge, **settings, K=K, seed=seed):
                 log.write("round", ("round", "", 100 * t + first + record["round"], 0), **record)
                 rounds[t].append(record)
@@ -169,7 +171,13 @@ def of_harness(args: argparse.Namespace, log: common.Log) -> Callable:
             except (ValueError, KeyError) as e:  # a data set or a file that the harness left is not as it must be
                 raise common.UserError(f"--harness {args.harness}: {e}") from None
 
-        return log.once("rollouts", ("rollouts", "", t, 0), json.dumps(contexts), run)["rollouts"]
+        made = log.once("rollouts", ("rollouts", "", t, 0), json.dumps(contexts), run)["rollouts"]
+        if args.max_cost_usd is not None:  # the agents' own spending counts too
+            used = total(made)["cost_usd"]
+            log.cost = None if None in (log.cost, used) else log.cost + used
+            if log.is_spent():
+                raise common.Stopped(f"--max-cost-usd {args.max_cost_usd} is spent ({log.cost:.4f}, iteration {t})")
+        return made
 
     return rollout
 
@@ -211,7 +219,7 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--K", type=int, default=4, help="summaries in a context (paper: 4)")
     add("--T", type=int, default=2, help="iterations (paper: 2)")
     add("--context", choices=["select", "random", "single"], default="select", help="whose summaries (paper: select)")
-    add("--diagnose", action="store_true", help="continue the earlier iterations' tournaments to one winner")
+    add("--diagnose", action="store_true", help="select: continue the earlier iterations' tournaments to one winner")
     add("--turns", type=int, default=3, help="functions: replies of the agent in a rollout")
     add("--timeout-s", type=float, default=10.0, help="functions: of one program")
     add("--workers", type=int, default=4, help="other harnesses: agents at once")
@@ -220,13 +228,22 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--grader", help="other harnesses: the grading program")
     add("--execute", action="store_true", help="with --replay: run the programs again too (functions)")
     rtv.options(parser)
+    parser.set_defaults(fields=None)
     args = rtv.check(parser, parser.parse_args(argv))
-    if min(args.N, args.T, args.turns) < 1 or not args.timeout_s > 0:
-        parser.error("need --N, --T, --turns >= 1 and --timeout-s > 0")
-    served = args.run and (args.replay or (args.url and args.model))
-    if args.harness != "functions" and (args.execute or not served):
-        parser.error(f"--harness {args.harness} needs --run, --url and --model (the name there), and has no --execute")
+    args.fields = args.fields or ("tb" if args.harness == "terminal_bench" else "swe")
+    if min(args.N, args.T, args.turns, args.workers) < 1 or not args.timeout_s > 0:
+        parser.error("need --N, --T, --turns, --workers >= 1 and --timeout-s > 0")
+    if args.diagnose and args.context != "select":
+        parser.error(f"--diagnose: --context {args.context} has no tournament before the last one")
     return args
+
+
+def check_harness(args: argparse.Namespace) -> None:
+    """UserError where a harness program lacks what it needs."""
+    if args.harness != "functions" and args.execute:
+        raise common.UserError(f"--harness {args.harness} has no --execute: its programs ran elsewhere")
+    if args.harness != "functions" and not (args.replay or (args.run and args.url and args.model)):
+        raise common.UserError(f"--harness {args.harness} needs --run, --url and --model (the name there)")
 
 
 def estimate(args: argparse.Namespace, tasks: int) -> str:
@@ -245,8 +262,10 @@ def main(argv: list[str] | None = None) -> int:
     if args.estimate:
         print(estimate(args, len(problems_of(args))))
         return 0
+    check_harness(args)
     limits = {"execute": args.execute, "max_cost_usd": args.max_cost_usd}
     log = common.Log(args.run, __file__, vars(args), free={"workers"}, replay=args.replay, **limits)
+    check_harness(args)  # a replay knows its harness now
     problems = log.lines[PROBLEMS]["problems"] if args.replay and PROBLEMS in log.lines else problems_of(args)
     log.write(*PROBLEMS, problems=problems)
     statements = {p["id"]: p["prompt"] for p in problems}

@@ -1,20 +1,23 @@
 """Recursive Tournament Voting (RTV): pick the best of N agent rollouts without an oracle.
 
 Paper   Scaling Test-Time Compute for Agentic Coding, arXiv:2604.16529
-Input   JSON lines, one rollout each: task, rollout (index), problem, transcript, answer, outcome (true | false |
-        null = not graded), steps, tokens, cost_usd, status; or a folder as mini-SWE-agent or Harbor leaves it
+Input   JSON lines, one rollout each: task, rollout (index), problem, transcript; and, if known, answer, outcome (true |
+        false | null = not graded), steps, tokens, cost_usd, status. Or a folder as mini-SWE-agent or Harbor leaves it.
+        A replay needs the same rollouts: the log has their sha256
 Loop    1. the model turns each rollout R_i into a structured summary S_i, once
         2. the survivors of a task are split into groups of G; in each, V votes compare the summaries, one stays
-        3. repeat 2 until K are left: a rollout as it is comes out, selection and not synthesis
+        3. repeat 2 until K are left (a task with K or fewer passes as it is): selection and not synthesis
 Run     python rtv.py rollouts.jsonl --model MODEL --G 2 --V 8 --K 1 --run runs/rtv
-        python rtv.py rollouts.jsonl --judge accuracy=.8,.7   (a simulated judge: plan N, G, V before paying for one)
+        python rtv.py rollouts.jsonl --judge vote=.6      (a simulated judge, on rollouts with outcomes: plan G and V)
+Output  a line a round; in RUN: log.jsonl (its last line has the winners, {task: [rollout]}), figure.png
 Expect  pass@1 before the first round and after the last, Claude-4.5-Sonnet, N=16, G=2, V=8: SWE-Bench Verified (500)
         67.4 -> 73.6, Terminal-Bench 2.0 (88) 40.6 -> 54.6; the paper does not say over how many seeds
 Differs what the paper does not disclose is an option, logged with the run:
         - prompts are our own; a summary's fields have the paper's names (--fields) but are not enforced
-        - the display order is balanced over the votes of a match, so that position bias cancels (--order)
-        - a tied vote is broken by a seeded coin (--tie); an unreadable vote abstains; where none can be read the coin
-          decides and the match is marked judge_failed
+        - the display order turns by one place a vote (--order): position bias cancels within a match where V is a
+          multiple of the group's size, else over the seeded pairing only
+        - a tied vote is broken by a seeded coin (--tie); a vote whose last verdict line holds more than one solution's
+          name abstains; where none can be read the coin decides and the match is marked judge_failed
         - pairing is a seeded shuffle; any N works: max(K, ceil(n/G)) groups, as even as possible, one alone has a bye
         - what is longer than --cut-chars loses its middle, and the cut is marked
 """
@@ -187,9 +190,12 @@ def rtv(
 def simulated(spec: str, outcomes: Outcomes, seed: int, *, t0: int) -> Callable:
     """A judge without a model: oracle, coin, accuracy=A[,A2,...] (of a mixed match, by round), vote=A (of one vote).
 
-    The last A holds on; t0 rounds went before. A coin decides what is not mixed. Not graded is not passing.
+    The last A holds on; t0 rounds went before. A coin decides what is not mixed. Not graded is not passing; UserError
+    where nothing is graded.
     """
     kind, _, values = spec.partition("=")
+    if kind != "coin" and all(x is None for o in outcomes.values() for x in o.values()):
+        raise common.UserError(f"--judge {spec} needs outcomes, and no rollout has one")
     A = [1.0] if kind == "oracle" else [float(a) for a in values.split(",") if a]
 
     def vote(task: str, t: int, m: int, v: int, shown: list[int]) -> int:
@@ -224,8 +230,11 @@ def evidence(rollout: dict, budget: int) -> str:
 
 
 def summarise(rollouts: list[dict], ask: Callable, *, fields: str, cut_chars: int, t: int) -> list[str]:
-    """A summary of each, in order. An empty one is asked for again with another seed; then a marked STUB stands."""
-    texts, why = [""] * len(rollouts), [""] * len(rollouts)
+    """A summary of each, in order. An empty one is asked for again with another seed; then a marked STUB stands.
+
+    Of a rollout that is missing nothing is asked: its summary would be invented.
+    """
+    texts, why = [""] * len(rollouts), ["there is no rollout" * (r.get("status") == "missing") for r in rollouts]
     for attempt in range(2):  # the second one for empty replies alone; a call that failed would fail again
         todo = [i for i, text in enumerate(texts) if not text and not why[i]]
         units, requests = [], []
@@ -289,10 +298,13 @@ def check(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse
 
 def estimate(calls: dict[str, int], args: argparse.Namespace) -> str:
     """How many calls, by role, and at most how many tokens the replies have; prompts come on top."""
-    total = sum(calls.values()) * args.max_tokens
+    if args.judge != "model":
+        calls = calls | {"vote": 0}
+    again = {"summary": 2, "vote": 1 + (args.tie == "revote")}  # an empty summary, a tied vote
+    total = sum(n * again.get(role, 1) for role, n in calls.items()) * args.max_tokens
     cost = "" if args.price_out is None else f" (USD {total * args.price_out / 1e6:.2f})"
     listed = ", ".join(f"{n} {role} calls" for role, n in calls.items())
-    return f"{listed}; at most {total} completion tokens{cost}, prompts not counted"
+    return f"{listed}, if none is asked twice; at most {total} completion tokens{cost}, prompts not counted"
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -317,12 +329,11 @@ def main(argv: list[str] | None = None) -> int:
         summaries = sum(len(c) for c in candidates.values() if len(c) > args.K) if args.compare == "summary" else 0
         print(estimate({"summary": summaries, "vote": votes}, args))
         return 0
-    log = common.Log(args.run, __file__, vars(args), replay=args.replay, max_cost_usd=args.max_cost_usd)
+    limits = {"replay": args.replay, "max_cost_usd": args.max_cost_usd}
+    log = common.Log(args.run, __file__, vars(args), free={"rollouts"}, **limits)
     log.write("input", ("input", "", 0, 0), sha256=common.sha256(json.dumps(rollouts)))
     texts: list[str] = []
     if args.judge != "model":
-        if args.judge != "coin" and all(x is None for o in outcomes.values() for x in o.values()):
-            raise common.UserError(f"--judge {args.judge} needs outcomes, and no rollout has one")
         judge = simulated(args.judge, outcomes, args.seed, t0=0)
     else:
         ask = asker(log, args)

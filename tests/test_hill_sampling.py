@@ -226,7 +226,8 @@ RUNS = sorted((ROOT / "runs").rglob("log.jsonl"))
 @pytest.mark.parametrize("log", RUNS, ids=lambda log: str(log.parent.relative_to(ROOT / "runs")))
 def test_recorded_run_replays(log, request):
     head = json.loads(log.read_bytes().split(b"\n")[0])
-    if (given := head["args"].get("rollouts")) and not (ROOT / given).exists():  # dialogues of others are not kept here
+    given = head["argv"][0]
+    if head["script"] == "rtv.py" and not (ROOT / given).exists():  # dialogues of others are not kept here
         dialogues = request.getfixturevalue("shared") / "data/rollouts/tau_bench_gpt4o_airline_compact.jsonl"
         make = command("tau_bench", dialogues, "--tasks", 3, script="tests/make_rollouts.py")
         (ROOT / given).write_bytes(subprocess.run(make, capture_output=True, check=True).stdout)

@@ -1,13 +1,17 @@
 """PDR: contexts and counts of the pure core, the published numbers recomputed, the script on the functions harness."""
 
+import argparse
+import contextlib
 import json
 import random
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import common
 import pdr
 import rtv
 from evaluators.outcomes import mean_se, measure, of_priors, passing_priors
@@ -95,7 +99,7 @@ def test_pdr_estimate_says_the_calls_of_a_task(tmp_path, capsys, flags, said):
     assert said in out
     if not flags:
         assert "1 tasks, 32 rollouts" in out
-        assert "at most 3440 completion tokens" in out
+        assert "at most 3760 completion tokens" in out  # 96 + 2 x 32 + 216 replies of 10 tokens
 
 
 # contexts
@@ -289,7 +293,45 @@ def test_pdr_script_improves_resumes_and_replays(tmp_path):
 
 @pytest.mark.parametrize("harness", ["swe_bench", "terminal_bench"])
 def test_pdr_script_refuses_a_harness_without_a_server(harness, capsys):
-    with pytest.raises(SystemExit) as stop:
+    with pytest.raises(common.UserError, match="needs --run, --url and --model"):
         pdr.main(["--harness", harness, "--problems", "x", "--run", "runs/none"])
-    assert stop.value.code == 2
-    assert "needs --run, --url and --model" in capsys.readouterr().err
+    with pytest.raises(common.UserError, match="has no --execute"):
+        pdr.check_harness(argparse.Namespace(harness=harness, execute=True, replay=True))
+    with pytest.raises(SystemExit):
+        pdr.parse(["--context", "random", "--diagnose"])
+    assert "no tournament before the last one" in capsys.readouterr().err
+
+
+def test_pdr_fields_are_those_of_the_benchmark():
+    assert pdr.parse(["--harness", "terminal_bench", "--problems", "x"]).fields == "tb"
+    assert pdr.parse(["--harness", "swe_bench", "--problems", "x"]).fields == "swe"
+    assert pdr.parse(["--harness", "swe_bench", "--problems", "x", "--fields", "tb"]).fields == "tb"
+
+
+def test_pdr_what_the_agents_of_a_harness_spend_counts_for_the_limit(tmp_path):
+    rollouts = [{"steps": 1, "tokens": 9, "cost_usd": cost} for cost in (0.5, 0.25)]
+    pdr.ADAPTERS["bill"] = SimpleNamespace(harness=lambda **_: lambda *_: rollouts)
+    try:
+        for limit, stops in ((0.75, True), (0.76, False)):
+            argv = ["--run", str(tmp_path / str(limit)), "--url", "http://x", "--max-cost-usd", str(limit)]
+            args = pdr.parse(argv)
+            args.harness = "bill"
+            log = common.Log(args.run, "pdr.py", vars(args), max_cost_usd=limit)
+            with pytest.raises(common.Stopped, match="is spent") if stops else contextlib.nullcontext():
+                assert pdr.of_harness(args, log)(0, {}) == rollouts
+            assert lines(tmp_path / str(limit))[-1]["rollouts"] == rollouts  # paid for, and kept
+    finally:
+        del pdr.ADAPTERS["bill"]
+
+
+def test_summarise_asks_nothing_about_a_rollout_that_is_missing():
+    asked = []
+
+    def ask(units, _):
+        asked.extend(units)
+        return [common.Reply("seen", "stop", 1, 1)] * len(units)
+
+    there = {"task": "a", "rollout": 0, "problem": "p", "transcript": "x", "answer": None, "status": "ok"}
+    texts = rtv.summarise([there, {**there, "rollout": 1, "status": "missing"}], ask, fields="swe", cut_chars=400, t=0)
+    assert texts == ["seen", f"{rtv.STUB}there is no rollout]"]
+    assert asked == [("summary", "a", 0, 0)]
