@@ -15,7 +15,7 @@ import hill_sampling as hs
 from fake_server import FakeServer
 
 
-def play(rewards, search="hill", N=4, K=2, seed=0, start: float | None = 0.0):
+def play(rewards, search="hill", N=4, K=2, seed=0, start: float | None = 0.0, parents=None):
     """(records, contexts seen, seeds seen) of the core on scripted rewards[t][i]; programs are named "t.i"."""
     seen, seeds_seen = [], []
 
@@ -28,7 +28,8 @@ def play(rewards, search="hill", N=4, K=2, seed=0, start: float | None = 0.0):
         got = dict(programs)
         return [(got[i], start if t < 0 else rewards[t][i], f"out {t}.{i}") for i in sorted(got)]
 
-    settings = {"N": N, "M": len(rewards), "K": K, "seed": seed, "parents": hs.PARENTS[search]}
+    settings = {"N": N, "M": len(rewards), "K": K, "seed": seed}
+    settings["parents"] = parents or hs.PARENTS[search]
     records = list(hs.hill_sampling("x0", sample, evaluate, **settings, context=lambda c: hs.context(search, c)))
     return records, seen, seeds_seen
 
@@ -91,30 +92,36 @@ def test_hill_sampling_evaluates_while_replies_are_still_coming():
     assert order == ["run 0", "reply 0", "run 0", "reply 1", "run 1"]
 
 
-REWARDS = [[0.1, 0.9, 0.5, 0.2], [0.3, 1.0, 0.1, 0.2], [0.0, 0.0, 0.0, 0.0]]
+REWARDS = [[0.1] * 16, [0.2] * 16, [0.0] * 16]
+REWARDS[0][1], REWARDS[0][12], REWARDS[1][1], REWARDS[1][0] = 0.9, 0.5, 1.0, 0.3
 SHOWN = {  # what the children of round 2 (the third) are shown
-    "hill": ["1.1"] * 4,
-    "repeated": ["x0"] * 4,
-    "top-k": ["1.1", "0.1", "1.1", "0.1"],
-    "in-context": ["0.1" + hs.DIVIDER + "1.1"] * 4,
-    "feedback": ["1.1\n# It printed:\n#   out 1.1\n"] * 4,
+    "hill": ["1.1"] * 16,
+    "repeated": ["x0"] * 16,
+    "top-k": ["1.1", "0.1"] * 8,
+    "top-k-random": ["1.1", "0.1", "0.15", "1.2"] * 4,
+    "top-k-diverse": ["1.1", "0.1", "x0", "0.2"] * 4,
+    "in-context": ["0.1" + hs.DIVIDER + "1.1"] * 16,
+    "feedback": ["1.1\n# It printed:\n#   out 1.1\n"] * 16,
     "in-context-rl": [
         hs.DIVIDER.join(["# reward 0.0\nx0", f"# reward {REWARDS[0][i]}\n0.{i}", f"# reward {REWARDS[1][i]}\n1.{i}"])
-        for i in range(4)
+        for i in range(16)
     ],
+    "subpopulation": ["1.1"] * 8 + ["0.12"] * 8,
 }
 
 
-@pytest.mark.parametrize("search", SHOWN)
+@pytest.mark.parametrize("search", hs.PARENTS)
 def test_hill_sampling_variation_shows_its_own_parents(search):
-    assert play(REWARDS, search)[1][2] == SHOWN[search]
+    assert play(REWARDS, search, N=16)[1][2] == SHOWN[search]
 
 
-@pytest.mark.parametrize("search", SHOWN)
-@pytest.mark.parametrize("other", SHOWN)
+@pytest.mark.parametrize("search", hs.PARENTS)
+@pytest.mark.parametrize("other", hs.PARENTS)
 def test_hill_sampling_variation_wired_to_anothers_parents_is_noticed(search, other):
-    """The expectations above are all different, so that a mix-up cannot pass."""
-    assert (SHOWN[search] == SHOWN[other]) == (search == other)
+    """Only feedback and hill have parents in common; they differ in what is shown of them."""
+    same = hs.PARENTS[search] is hs.PARENTS[other]
+    assert same == (search == other or {search, other} == {"hill", "feedback"})
+    assert (play(REWARDS, search, N=16, parents=hs.PARENTS[other])[1][2] == SHOWN[search]) == same
 
 
 @pytest.mark.parametrize("search", hs.PARENTS)
@@ -148,6 +155,13 @@ def test_top_k_random_draws_k_more_from_the_history_by_a_fixed_seed():
 def test_top_k_diverse_adds_the_least_similar_program():
     trials = [hs.Trial(-1, 0, "a b c", 1.0, ""), hs.Trial(0, 0, "a b d", 0.9, ""), hs.Trial(0, 1, "x y z", 0.1, "")]
     assert [p[0].program for p in hs.top_k_diverse(trials[0], trials, 2, 1, 1, 0)] == ["a b c", "x y z"]
+
+
+def test_top_k_diverse_knows_a_program_that_failed_before_it_passed():
+    rows = [(0, 0, "a", None), (1, 0, "a", 0.9), (1, 1, "b", 0.8), (1, 2, "c", 0.7), (2, 0, "d", 0.6)]
+    trials = [hs.Trial(t, i, program, reward, "") for t, i, program, reward in rows]
+    shown = hs.top_k_diverse(trials[1], trials, 4, 2, 3, 0)
+    assert [p[0].program for p in shown] == ["a", "b", "c", "d"]
 
 
 def test_top_keeps_distinct_valid_programs_best_first():
