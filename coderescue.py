@@ -13,31 +13,33 @@ Run     python coderescue.py collect --cheap M --strong M --price-cheap .2 1.25 
         python coderescue.py train --table T/rescue.jsonl --router tfidf --out S
         python coderescue.py calibrate --calibration S/calibration.jsonl --test S/test.jsonl --budget-musd 2.56 --run C
         python coderescue.py route --router-file S/router.npz --calibrated C --failure row.json
-Expect  GPT-5.4-nano and GPT-5.4, 360 test rows, one split: solve .717 at 2.56 m$ (B = 2.56), .817 at 5.51 (lambda = 0),
-        always-escalate .686 at 7.22. With these costs scores that know nothing reach .594 at 2.62: escalate's was
-        filled in where a cheap action had worked, so a policy that sees the costs of a row sees its label
-Differs - --cost mean plans with one cost an action (from training rows); the paper plans with the row's own (--cost
-          realised), which nobody knows before the action has run. Certified is what is really paid: a row is charged
-          the largest cost it has at any lambda' >= lambda, which is the paper's C_n where the two costs are the same
+Expect  GPT-5.4-nano and GPT-5.4, 360 test rows, one split, B = 2.56: solve .717 at 2.56 m$; .817 at 5.51 (lambda = 0);
+        always-escalate .686 at 7.22. The router outputs behind the first two, and 62 of escalate's passes, were not
+        published. The published rows (tests/make_rescue_table.py, column "as failed") give with --cost realised .717 at
+        2.61 for an older router, .605 at 2.65 for scores that know nothing; with mean costs .622 at 2.40, .453 at 1.59:
+        escalate's cost was filled in where a cheap action had worked, so a policy that sees it sees the label
+Differs - --cost mean plans with one cost an action (from training rows); the paper with the row's own (realised), which
+          nobody knows before the action has run. Certified is what is really paid: a row is charged the largest cost
+          that it has at any lambda' >= lambda, which is the paper's C_n where the two costs are the same
         - ties go to the cheaper action, then to the first of reflect, replan, escalate
         - collect runs all three actions on every failure (--short-circuit: the paper's order): no cost is imputed
         - prompts are our own; stderr keeps its last characters; the binary cascade, which the paper does not define, is
           a calibrated choice of two: the cheap action with the larger mean score, or escalate
-Routers tfidf: hashed words and pairs of words, softmax regression in numpy; lm: a fine-tuned causal LM behind a vLLM
-        server, mean log-probability per label token (paper); zero-shot: a chat model names the action; constant: label
-        shares of the training rows, which know nothing about a failure and so show what the costs give away
-Billing tokens x price, both calls of a retry (one where a reply has no `def `, as in the paper); sandbox time is free
+        - routers beside the paper's lm (a fine-tuned causal LM, mean log-probability per label token): tfidf (softmax
+          regression on hashed words and pairs), zero-shot (a chat model), constant (label shares, no information)
 """
 
 import argparse
 import bisect
+import contextlib
 import functools
-import hashlib
 import json
 import math
 import re
 import sys
+import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -48,14 +50,27 @@ from numpy import ndarray
 import common
 from evaluators import functions
 
+ACTIONS = ("reflect", "replan", "escalate")  # the order of ties and of the last axis of every [row, action] array
+TEXTS = ("id", "problem", "source", "verdict", "stderr")  # what a row of a rescue table must have
+ARRAYS = {"s": "scores", "solved": "solved", "r": "cost_musd"}  # the paper's letters: the fields of a row
+CELLS = {"scores": {int, float}, "cost_musd": {int, float}, "solved": {bool}}  # by action, or null
+BAD = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, zipfile.BadZipFile)
+GUARANTEE = {
+    "crc": "the mean cost of each ok line of the router is at most its B, in expectation over calibration and test "
+    "rows of one population whose costs are known (0 where nothing can be certified); not within a source, not a row",
+    "hoeffding": "the mean cost of each ok line of the router is at most its B, with probability 1 - delta over the "
+    "calibration rows, on rows of their population whose costs are known",
+    "none": "nothing; the calibration mean alone was compared with B, which the mean cost exceeds every other time",
+}
+TOKEN = re.compile(r"[A-Za-z]+|\d+|[^\sA-Za-z\d]")
+BUCKETS, STEPS = 2**15, 100  # hashed features, gradient steps
+CUT_CODE, CUT_ERROR = 4000, 1500  # characters of a failed attempt that a prompt shows (paper)
+TEMPLATE_TOKENS = 512  # what a chat template adds to a prompt, at most
 ROUTER_PROMPT = (
     "A cheap model's program failed its tests. Choose what to do next. reflect: the cheap model repairs it. "
     "replan: the cheap model starts again. escalate: a strong, dear model solves it. "
     "Answer with one word: reflect, replan or escalate."
 )
-ACTIONS = ("reflect", "replan", "escalate")  # the order of ties and of the last axis of every [row, action] array
-TOKEN = re.compile(r"[A-Za-z]+|\d+|[^\sA-Za-z\d]")
-BUCKETS, STEPS = 2**15, 100  # hashed features, gradient steps
 FIRST_PROMPT = "Solve this problem in Python. Reply with the complete program in one ```python block.\n\n{problem}"
 RETRY_PROMPT = """\
 {problem}
@@ -69,45 +84,55 @@ This program was meant to solve the problem above, and its tests said "{verdict}
 {wish} Reply with the complete program in one ```python block."""
 REFLECT = "Find the fault and repair the program."
 REPLAN = "Do not repair it: start again, with a fundamentally different approach."
-CUT_CODE, CUT_ERROR = 4000, 1500  # characters of a failed attempt that a prompt shows (paper)
-TEMPLATE_TOKENS = 512  # what our words and a chat template add to a prompt, at most
-GUARANTEE = {
-    "crc": "the mean cost of each ok line is at most its B, in expectation over calibration and test rows of one "
-    "population (where nothing can be certified, no action is taken and nothing paid); not within a source, not a row",
-    "hoeffding": "the mean cost of each ok line is at most its B, with probability 1 - delta over the calibration rows",
-    "none": "nothing; the calibration mean alone was compared with B, which the mean cost exceeds every other time",
-}
 
 
-def read_table(path: str) -> list[dict]:
-    """The rows of a rescue table. UserError names the first line that is not one."""
-    rows = []
-    for k, line in enumerate(Path(path).read_text("utf-8").split("\n"), 1):
+@contextlib.contextmanager
+def one_line(what: str, errors: tuple[type[Exception], ...] = BAD) -> Iterator[None]:
+    """UserError that begins with `what` in place of these errors."""
+    try:
+        yield
+    except errors as e:
+        raise common.UserError(f"{what}: {repr(e) if isinstance(e, LookupError) else e}") from None
+
+
+def check_row(row: dict, *cells: str) -> None:
+    """One of BAD where a field is not as in a rescue table."""
+    if wrong := [key for key in TEXTS[not cells :] if not isinstance(row.get(key), str)]:  # a failure has no id
+        raise ValueError(f"{wrong[0]} is no text")
+    for key in cells:
+        if not row[key].keys() <= set(ACTIONS):
+            raise ValueError(f"{key} has other keys than {', '.join(ACTIONS)}")
+        if bad := [v for v in row[key].values() if v is not None and not (type(v) in CELLS[key] and math.isfinite(v))]:
+            raise ValueError(f"{key} has {bad[0]!r}, which is no finite number or truth value")
+    math.isfinite(sum([*(row.get("mean_cost_musd") or {}).values(), row.get("c_max_musd") or 0]))
+
+
+def read_table(*paths: str) -> list[dict]:
+    """The rows of rescue tables. UserError names the first line that is not one, or an id that stands there twice."""
+    table = []
+    for path in paths:
+        k = 0
         try:
-            rows += [json.loads(line)] if line.strip() else []
-            numbers = [*rows[-1]["cost_musd"].values(), *rows[-1]["scores"].values()] if line.strip() else []
-            if any(v is not None and not math.isfinite(v) for v in numbers):
-                raise ValueError("a score or a cost is not finite")
-            if line.strip() and not set(rows[-1]["solved"]) <= set(ACTIONS):
-                raise ValueError(f"solved has other actions than {ACTIONS}")
-        except (ValueError, LookupError, TypeError, AttributeError) as e:
-            raise common.UserError(f"{path}, line {k}: not a row of a rescue table ({e!r})") from None
-    return rows
+            for k, line in enumerate(Path(path).read_text("utf-8").split("\n"), 1):  # noqa: B007 (named below)
+                if line and not line.isspace():
+                    table.append(json.loads(line))
+                    check_row(table[-1], *CELLS)
+        except BAD as e:
+            raise common.UserError(f"{path}, line {k}: not a row of a rescue table: {e!r}") from None
+    counts = Counter(row["id"] for row in table)
+    if len(counts) < len(table):
+        raise common.UserError(f"{', '.join(paths)}: more than one row has the id {counts.most_common(1)[0][0]!r}")
+    return table
 
 
-def write_lines(path: Path, rows: list[dict]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-
-
-def column(rows: list[dict], field: str) -> ndarray:
-    """[row, action] floats, NaN where the row has null or nothing."""
-    cells = [row[field].get(a) for row in rows for a in ACTIONS]
-    return np.array([math.nan if v is None else v for v in cells], float).reshape(-1, len(ACTIONS))
+def write_lines(path: Path, records: list[dict]) -> None:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
 
 
 def arrays(table: list[dict]) -> dict[str, ndarray]:
     """[row, action] arrays: s scores, solved 1 or 0, r costs paid, NaN unknown; calibrate adds c, planning costs."""
-    return {"s": column(table, "scores"), "solved": column(table, "solved"), "r": column(table, "cost_musd")}
+    cells = {name: [row[field].get(a) for row in table for a in ACTIONS] for name, field in ARRAYS.items()}
+    return {name: np.array(values, float).reshape(-1, len(ACTIONS)) for name, values in cells.items()}
 
 
 def envelope(s: ndarray, c: ndarray) -> tuple[ndarray, ndarray]:
@@ -145,9 +170,9 @@ def coderescue(
     bound crc: E[cost] <= B; hoeffding: mean cost <= B with probability 1 - delta over calibration rows; none: nothing.
     """
     n = len(s)
-    if n == 0 or not (np.isfinite(c).all() and np.isfinite(r).all()):
-        raise ValueError(f"{n} calibration rows; at least one is needed, and finite costs in all")
-    if r.max() > c_max or (bound == "hoeffding" and r.min() < c_min):
+    if n == 0 or np.isnan(s).any() or not (np.isfinite(c).all() and np.isfinite(r).all()):
+        raise ValueError(f"{n} calibration rows; at least one is needed, and scores and finite costs in all")
+    if not r.max() <= c_max or (bound == "hoeffding" and not r.min() >= c_min):
         raise ValueError(f"costs from {r.min()} to {r.max()} m$ do not keep to c_min = {c_min} and c_max = {c_max}")
     t, a = envelope(s, c)
     # L[row, step]: the largest cost from this step on. It never rises with lambda, whatever r is; if r = c it is r
@@ -178,9 +203,9 @@ def mean_se(x: ndarray) -> tuple[float | None, float | None]:
     return (float(x.mean()), float(x.std() / len(x) ** 0.5)) if len(x) else (None, None)
 
 
-def measure(rows: dict[str, ndarray], chosen: ndarray) -> dict:
-    """What these actions solve and cost. Ungraded and unpriced cells are left out and counted. rows: see arrays()."""
-    won, paid = (rows[key][np.arange(len(chosen)), chosen] for key in ("solved", "r"))
+def measure(x: dict[str, ndarray], chosen: ndarray) -> dict:
+    """What these actions solve and cost. Ungraded and unpriced cells are left out and counted. x: see arrays()."""
+    won, paid = (x[key][np.arange(len(chosen)), chosen] for key in ("solved", "r"))
     (rate, rate_se), (cost, cost_se) = mean_se(won), mean_se(paid)
     found = {"solve_rate": rate, "solve_se": rate_se, "mean_cost_musd": cost, "cost_se": cost_se, "rows": len(chosen)}
     found |= {"ungraded": int(np.isnan(won).sum()), "unpriced": int(np.isnan(paid).sum())}
@@ -188,49 +213,46 @@ def measure(rows: dict[str, ndarray], chosen: ndarray) -> dict:
     return found | {"shares": [mean_se(chosen == k)[0] for k in range(len(ACTIONS))]}
 
 
-def fixed_policies(rows: dict[str, ndarray]) -> dict[str, dict]:
+def fixed_policies(x: dict[str, ndarray]) -> dict[str, dict]:
     """What needs no router: always one action, a random one (in expectation), the cheapest that passes."""
-    solved, r = rows["solved"], rows["r"]
-    table = {f"always {a}": measure(rows, np.full(len(r), k)) for k, a in enumerate(ACTIONS)}
+    solved, r = x["solved"], x["r"]
+    found = {f"always {a}": measure(x, np.full(len(r), k)) for k, a in enumerate(ACTIONS)}
     expected = {"solved": solved.mean(1, keepdims=True), "r": r.mean(1, keepdims=True)}
-    table["random"] = measure(expected, np.zeros(len(r), int)) | {"shares": [1 / len(ACTIONS)] * len(ACTIONS)}
+    found["random"] = measure(expected, np.zeros(len(r), int)) | {"shares": [1 / len(ACTIONS)] * len(ACTIONS)}
+    found["random"]["solve_rate_ungraded_failed"] = mean_se(np.nan_to_num(solved).mean(1))[0]
     # where nothing passes the oracle takes the cheapest action: it is not told to give up
     price = np.nan_to_num(r, nan=1e9) + np.where(solved == 1, 0.0, 1e12)
-    return table | {"oracle": measure(rows, price.argmin(1))}
+    return found | {"oracle": measure(x, price.argmin(1))}
 
 
 def contenders(s: ndarray) -> dict[str, Callable[[ndarray], ndarray]]:
     """Who is calibrated: the router and two controls, each a function from scores to those it uses (-inf: never)."""
     constant = s.mean(0)  # nothing about x: what it gains over always-X, it was told by the costs
     cheap = int(constant[1] > constant[0])
-    allowed = np.isin(np.arange(len(ACTIONS)), (cheap, 2))
-    return {
-        "router": lambda s: s,
-        "constant scores": lambda s: np.broadcast_to(constant, s.shape),
-        f"cascade {ACTIONS[cheap]} | escalate": lambda s: np.where(allowed, s, -np.inf),
+    found = {"router": lambda s: s, "constant scores": lambda s: np.broadcast_to(constant, s.shape)}
+    return found | {
+        f"cascade {ACTIONS[cheap]} | escalate": lambda s: np.where(np.isin(range(3), (cheap, 2)), s, -np.inf)
     }
 
 
-def on_test(record: dict, rows: dict[str, ndarray], on_infeasible: str) -> dict:
+def on_test(record: dict, x: dict[str, ndarray], on_infeasible: str) -> dict:
     """The record with what its policy does on these rows; where no budget is certified nothing, unless asked for."""
     certified = record["status"] == "ok"
-    found = measure(rows, choose(rows["s"], rows["c"], record["lambda_hat"] if certified else math.inf))
+    found = measure(x, choose(x["s"], x["c"], record["lambda_hat"] if certified else math.inf))
     if certified or on_infeasible == "cheapest":
         return record | found | ({} if certified else {"status": "no guarantee"})
-    nothing = dict.fromkeys(found) | {"rows": len(rows["s"])}
-    if on_infeasible == "abstain":  # no action is run: nothing is solved, nothing is paid
-        nothing |= {"status": "abstain", "solve_rate": 0.0, "mean_cost_musd": 0.0}
-    return record | nothing
+    zero = {"status": "abstain", "solve_rate": 0.0, "mean_cost_musd": 0.0} if on_infeasible == "abstain" else {}
+    return record | dict.fromkeys(found) | {"rows": len(x["s"])} | zero
 
 
 def success_sets(solved: ndarray) -> str:
-    """S(x): shares of rows by what solves them, among the rows that are graded in all three actions."""
-    graded = solved[~np.isnan(solved).any(1)] == 1
-    cheap, strong = graded[:, :2].any(1), graded[:, 2]
-    cells = {"cheap only": cheap & ~strong, "both": cheap & strong, "escalate only": ~cheap & strong}
-    cells["none"] = ~cheap & ~strong
-    shares = [f"{name} {cell.mean():.3f}" for name, cell in cells.items() if len(cell)]
-    return f"S(x) of {len(graded)} rows: {', '.join(shares)}"
+    """S(x): shares of all rows by what solves them, as far as it was run and graded."""
+    cheap, strong = np.where((solved[:, :2] == 1).any(1), 1.0, solved[:, :2].sum(1)), solved[:, 2]  # NaN: not known
+    kinds = {"cheap only": (1, 0), "both": (1, 1), "escalate only": (0, 1), "none": (0, 0)}
+    shares = {name: mean_se((cheap == a) & (strong == b))[0] or 0 for name, (a, b) in kinds.items()}
+    shares["cheap, escalate not known"] = mean_se((cheap == 1) & np.isnan(strong))[0] or 0
+    shares["not known"] = 1 - sum(shares.values()) if len(solved) else 0
+    return f"S(x) of {len(solved)} rows: " + ", ".join(f"{k} {v:.3f}" for k, v in shares.items() if abs(v) > 1e-9)
 
 
 def imputed_costs(table: list[dict], solved: ndarray, how: str) -> Iterator[str]:
@@ -239,11 +261,10 @@ def imputed_costs(table: list[dict], solved: ndarray, how: str) -> Iterator[str]
         filled = np.array([action in row.get("imputed", ()) for row in table])
         other = (np.delete(solved, k, 1) == 1).any(1)
         if filled.any():
-            share = [f"{100 * (mean_se(other[cell])[0] or 0):.0f} %" for cell in (filled, ~filled)]
+            share = [f"{100 * (mean_se(other[part])[0] or 0):.0f} %" for part in (filled, ~filled)]
             yield f"the cost of {action} is imputed in {filled.sum()} of {len(table)} rows and certified as if real"
             yield f"where it is imputed another action solves {share[0]} of the rows, elsewhere {share[1]}"
-            if how == "realised":
-                yield "LEAK: --cost realised shows the policy which; look at the constant scores, use --cost mean"
+            yield from ["LEAK: --cost realised shows the policy which; use --cost mean"] * (how == "realised")
 
 
 def text_of(row: dict, metadata: bool) -> str:
@@ -260,25 +281,19 @@ def chat_of(text: str) -> list[dict[str, str]]:
     return [{"role": "system", "content": ROUTER_PROMPT}, {"role": "user", "content": text}]
 
 
-def split(rows: list[dict], shares: Mapping[str, float], seed: int) -> dict[str, list[dict]]:
-    """Parts of about these shares, by a hash of the problem: an id, or a text with several ids, is in one part only."""
-    texts = [" ".join(row["problem"].split()) or row["id"] for row in rows]
-    name: dict[str, str] = {}  # text: the least id that has it
-    for text, row in zip(texts, rows, strict=True):
-        name[text] = min(row["id"], name.get(text) or row["id"])
+def split(table: list[dict], shares: Mapping[str, float], seed: int) -> dict[str, list[dict]]:
+    """Parts of about these shares (the last is the rest) by a hash of the problem's text, else of its id."""
     parts: dict[str, list[dict]] = {part: [] for part in shares}
     ends = np.cumsum(list(shares.values())[:-1])
-    for text, row in zip(texts, rows, strict=True):
-        digest = hashlib.blake2b(f"{seed}:{name[text]}".encode(), digest_size=8).digest()
-        parts[list(shares)[bisect.bisect_right(ends, int.from_bytes(digest, "big") / 2**64)]].append(row)
+    for row in table:
+        text = " ".join(row["problem"].split()) or row["id"]
+        share = int(common.sha256(f"{seed}:{text}")[:16], 16) / 2**64
+        parts[list(shares)[bisect.bisect_right(ends, share)]].append(row)
     return parts
 
 
 def targets(solved: ndarray, costs: ndarray, labels: str) -> ndarray:
-    """[row, action] label shares, 0 where nothing passes (NaN does not). costs: by action.
-
-    hard: the cheapest passing action, ties to the first; soft: all passing ones alike.
-    """
+    """[row, action] label shares, 0 where none passes. hard: the cheapest that does, ties to the first; soft: all."""
     passed = solved == 1
     if labels == "soft":
         return passed / np.maximum(passed.sum(1, keepdims=True), 1)
@@ -287,7 +302,7 @@ def targets(solved: ndarray, costs: ndarray, labels: str) -> ndarray:
 
 
 def weighted(texts: list[str], idf: ndarray | None) -> tuple[tuple[ndarray, ndarray, ndarray], ndarray]:
-    """((row, feature, value) of each cell, idf): (1 + log count) idf, rows of length one; crc32, stable everywhere."""
+    """((row, feature, value) of each entry, idf): (1 + log count) idf, rows of length one; crc32, stable everywhere."""
     known: dict[str, int] = {}
     keys = [np.empty(0, np.int64)]
     for k, text in enumerate(texts):
@@ -297,8 +312,8 @@ def weighted(texts: list[str], idf: ndarray | None) -> tuple[tuple[ndarray, ndar
         h = np.array([known[word] for word in words], np.uint64)
         pairs = (h[:-1] * np.uint64(0x9E3779B97F4A7C15) + h[1:] * np.uint64(0xC2B2AE3D27D4EB4F)) >> np.uint64(40)
         keys.append(k * BUCKETS + (np.concatenate([h, pairs]) % np.uint64(BUCKETS)).astype(np.int64))
-    cells, counts = np.unique(np.concatenate(keys), return_counts=True)
-    rows, features = np.divmod(cells, BUCKETS)
+    entries, counts = np.unique(np.concatenate(keys), return_counts=True)
+    rows, features = np.divmod(entries, BUCKETS)
     if idf is None:
         idf = np.log((1 + len(texts)) / (1 + np.bincount(features, minlength=BUCKETS))) + 1
     values = (1 + np.log(counts)) * idf[features]
@@ -311,7 +326,7 @@ def softmax(z: ndarray) -> ndarray:
 
 
 def product(rows: ndarray, features: ndarray, values: ndarray, W: ndarray, n: int) -> ndarray:
-    """W X' for the sparse X of n rows that these cells are: [action, row] from W [action, feature]."""
+    """W X' for the sparse X of n rows that these entries are: [action, row] from W [action, feature]."""
     return np.stack([np.bincount(rows, values * w.take(features), n) for w in W])
 
 
@@ -330,27 +345,15 @@ def fit(texts: list[str], Y: ndarray) -> dict[str, ndarray]:
     return {"W": W, "b": b, "idf": idf}
 
 
-def tfidf_scores(texts: list[str], learnt: dict[str, ndarray]) -> ndarray:
-    cells, _ = weighted(texts, learnt["idf"])
-    return softmax(product(*cells, learnt["W"], len(texts)).T + learnt["b"])
-
-
-def vllm_server(url: str, model: str | None) -> Callable[..., dict]:
-    """post(path, **body) -> the JSON that a vLLM server answers; ValueError with what it says if it refuses."""
+def ask_vllm(url: str, model: str | None, path: str, **body) -> dict:
+    """The JSON that a vLLM server answers; one of BAD if it refuses."""
     import requests
 
-    root = url.rstrip("/").removesuffix("/v1")
-
-    def post(path: str, **body) -> dict:
-        try:
-            answer = requests.post(root + path, json=body | ({"model": model} if model else {}), timeout=600)
-        except requests.RequestException as e:
-            raise ValueError(f"no server answers at {root} ({type(e).__name__})") from None
-        if answer.status_code != 200:
-            raise ValueError(f"{root}{path} answered {answer.status_code}: {answer.text[:300]}")
-        return answer.json()
-
-    return post
+    body |= {"model": model} if model else {}
+    answer = requests.post(url.rstrip("/").removesuffix("/v1") + path, json=body, timeout=600)
+    if answer.status_code != 200:
+        raise ValueError(f"{path} answered {answer.status_code}: {answer.text[:300]}")
+    return answer.json()
 
 
 def lm_scores(texts: list[str], post: Callable[..., dict]) -> ndarray:
@@ -362,8 +365,8 @@ def lm_scores(texts: list[str], post: Callable[..., dict]) -> ndarray:
         means = []
         for label in labels:  # the server's prefix cache keeps the head
             asked = {"prompt": head + label, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-            cells = post("/v1/completions", **asked)["choices"][0]["prompt_logprobs"][len(head) :]
-            means.append(np.mean([cell[str(token)]["logprob"] for cell, token in zip(cells, label, strict=True)]))
+            told = post("/v1/completions", **asked)["choices"][0]["prompt_logprobs"][len(head) :]
+            means.append(np.mean([by_token[str(t)]["logprob"] for by_token, t in zip(told, label, strict=True)]))
         return means
 
     with ThreadPoolExecutor(16) as pool:
@@ -372,9 +375,9 @@ def lm_scores(texts: list[str], post: Callable[..., dict]) -> ndarray:
 
 def named_scores(replies: list[str]) -> ndarray:
     """1 for the action that a reply names last; all alike where it names none."""
-    named = [re.findall("|".join(ACTIONS), reply.lower())[-1:] for reply in replies]
-    rows = [[float(a in name) if name else 1 / len(ACTIONS) for a in ACTIONS] for name in named]
-    return np.array(rows).reshape(-1, len(ACTIONS))
+    named = (re.findall("|".join(ACTIONS), reply.lower())[-1:] or ACTIONS for reply in replies)
+    scores = [[(a in names) / len(names) for a in ACTIONS] for names in named]
+    return np.array(scores).reshape(-1, len(ACTIONS))
 
 
 def predict(router: dict, table: list[dict], args: argparse.Namespace) -> ndarray:
@@ -383,7 +386,8 @@ def predict(router: dict, table: list[dict], args: argparse.Namespace) -> ndarra
     if kind == "constant":
         return np.tile(router["prior"], (len(table), 1))
     if kind == "tfidf":
-        return tfidf_scores(texts, router)
+        entries, _ = weighted(texts, router["idf"])
+        return softmax(product(*entries, router["W"], len(texts)).T + router["b"])
     if kind == "zero-shot":
         options = {"temperature": 0.0, "max_tokens": 256, "price_in": None, "price_out": None}
         seeds = [common.seed_of(args.seed, "router", common.sha256(text), 0, 0) for text in texts]
@@ -392,38 +396,23 @@ def predict(router: dict, table: list[dict], args: argparse.Namespace) -> ndarra
         return named_scores([replies[k].text for k in range(len(texts))])
     if not args.url:
         raise common.UserError("an lm router reads log-probabilities from a vLLM server: give its --url")
-    try:
-        return lm_scores(texts, vllm_server(args.url[0], args.model))
-    except ValueError as e:
-        raise common.UserError(str(e)) from None
+    with one_line(f"--url {args.url[0]}"):
+        return lm_scores(texts, functools.partial(ask_vllm, args.url[0], args.model))
 
 
-def add_options(add: Callable) -> None:
+def add_models(add: Callable) -> None:
     add("--cheap", metavar="MODEL", help="folder or hub name for vLLM in this process, or the name at --cheap-url")
     add("--cheap-url", nargs="+", metavar="URL", help="OpenAI-compatible servers, used in turn")
     add("--strong", metavar="MODEL")
     add("--strong-url", nargs="+", metavar="URL")
     add("--price-cheap", nargs=2, type=float, metavar=("IN", "OUT"), help="USD a million tokens (paper: .20 1.25)")
     add("--price-strong", nargs=2, type=float, metavar=("IN", "OUT"), help="USD a million tokens (paper: 2.50 15.00)")
-    add(
-        "--escalate",
-        choices=["blind", "with-feedback"],
-        default="blind",
-        help="what the strong model sees (paper: blind)",
-    )
+    add("--escalate", choices=["blind", "with-feedback"], default="blind", help="the strong model sees (paper: blind)")
     add("--temperature", type=float, default=1.0, help="(paper: the server's own)")
     add("--max-tokens", type=int, default=8192, help="of one reply (paper: 8192)")
     add("--timeout-s", type=float, default=30.0, help="of a test run (paper: 30)")
     add("--max-cost-usd", type=float, help="stop when this is spent")
     add("--execute", action="store_true", help="with --replay: run the programs again too")
-
-
-def open_models(args: argparse.Namespace) -> dict[str, Callable]:
-    """The cheap and the strong model; nothing is loaded before its first call, and a replay has none."""
-    options = {"temperature": args.temperature, "max_tokens": args.max_tokens}
-    given = (args.cheap, args.cheap_url, args.price_cheap), (args.strong, args.strong_url, args.price_strong)
-    chats = (common.open_chat(model=m, url=url, price_in=p[0], price_out=p[1], **options) for m, url, p in given)
-    return {} if args.replay else dict(zip(("cheap", "strong"), chats, strict=True))
 
 
 def judged(log: common.Log, problems: dict, timeout_s: float, item: tuple[common.Unit, common.Reply]) -> dict | None:
@@ -435,18 +424,12 @@ def judged(log: common.Log, problems: dict, timeout_s: float, item: tuple[common
         return None
     if code is None:
         return {"code": reply.text, "verdict": "parse_error", "stderr": f"no program in the reply: {why}"}
-
-    def test() -> dict:
-        found = functions.run_tests(problem, code, common.run_program, timeout_s=timeout_s)
-        return dict(zip(("verdict", "stderr"), found, strict=True))
-
-    record = log.once("verdict", unit, code, test)
+    options = {"run_program": common.run_program, "timeout_s": timeout_s}
+    record = log.once("verdict", unit, code, lambda: functions.grade(problem, code, **options))
     return {"code": code, "verdict": record["verdict"], "stderr": record["stderr"]}
 
 
-def stage(
-    problems: dict, log: common.Log, models: dict, args: argparse.Namespace, role: str, asked: dict[str, str]
-) -> dict:
+def stage(problems: dict, log: common.Log, models: dict, args: argparse.Namespace, role: str, asked: dict) -> dict:
     """{problem id: {code, verdict, stderr, tokens [in, out], cost_musd}} of one prompt each, retries included."""
     who = "strong" if role == "escalate" else "cheap"
     done, tokens = {}, {i: [] for i in asked}
@@ -454,9 +437,10 @@ def stage(
     def replies(units: list[common.Unit]) -> Iterator:  # they are tested while others are still being written
         prompts = [[{"role": "user", "content": asked[unit[1]]}] for unit in units]
         seeds = [common.seed_of(args.seed, *unit) for unit in units]
-        for k, reply in log.calls(models.get(who), units, prompts, seeds):
-            tokens[units[k][1]].append((reply.prompt_tokens, reply.completion_tokens))
-            yield k, (units[k], reply)
+        with one_line(f"--{who}, --{who}-url", (common.UserError,)):
+            for k, reply in log.calls(models.get(who), units, prompts, seeds):
+                tokens[units[k][1]].append((reply.prompt_tokens, reply.completion_tokens))
+                yield k, (units[k], reply)
 
     for attempt in (0, 1):
         units = [(role, i, 0, attempt) for i in asked if i not in done]
@@ -469,23 +453,22 @@ def stage(
     return {i: done[i] for i in asked}
 
 
+def recovery_prompts(problem: dict, first: dict, escalate: str) -> dict[str, str]:
+    """{action: prompt} for a first attempt {code, verdict, stderr} that failed."""
+    seen = {"verdict": first["verdict"], "code": first["code"][:CUT_CODE], "error": first["stderr"][-CUT_ERROR:]}
+    reflect, replan = (RETRY_PROMPT.format(problem=problem["prompt"], wish=w, **seen) for w in (REFLECT, REPLAN))
+    strong = reflect if escalate == "with-feedback" else FIRST_PROMPT.format(problem=problem["prompt"])
+    return dict(zip(ACTIONS, (reflect, replan, strong), strict=True))
+
+
 def failures(problems: dict, act: Callable, escalate: str) -> tuple[dict, dict[str, dict[str, str]]]:
     """(first attempts that failed, {action: {id: prompt}}); act(role, prompts) -> records. Ungraded is not failed."""
-    blind = {i: FIRST_PROMPT.format(problem=p["prompt"]) for i, p in problems.items()}
-    first = act("first", blind)
+    first = act("first", {i: FIRST_PROMPT.format(problem=p["prompt"]) for i, p in problems.items()})
     failed = {i: record for i, record in first.items() if record["verdict"] not in ("pass", "infra_error")}
-    passed = sum(record["verdict"] == "pass" for record in first.values())
-    ungraded = len(first) - passed - len(failed)
-    print(f"{len(first)} first attempts: {passed} pass, {len(failed)} fail, {ungraded} are ungraded")
-
-    def retry(wish: str) -> dict[str, str]:
-        seen = {i: {"code": r["code"][:CUT_CODE], "error": r["stderr"][-CUT_ERROR:]} for i, r in failed.items()}
-        told = {i: {"problem": problems[i]["prompt"], "verdict": failed[i]["verdict"], "wish": wish} for i in failed}
-        return {i: RETRY_PROMPT.format(**seen[i], **told[i]) for i in failed}
-
-    reflect = retry(REFLECT)
-    strong = reflect if escalate == "with-feedback" else {i: blind[i] for i in failed}
-    return failed, dict(zip(ACTIONS, (reflect, retry(REPLAN), strong), strict=True))
+    ungraded = sum(record["verdict"] == "infra_error" for record in first.values())
+    print(f"first attempts: {len(first) - len(failed) - ungraded} pass, {len(failed)} fail, {ungraded} are ungraded")
+    prompts = {i: recovery_prompts(problems[i], failed[i], escalate) for i in failed}
+    return failed, {a: {i: prompts[i][a] for i in failed} for a in ACTIONS}
 
 
 def rescue_row(problem: dict, first: dict, tried: dict[str, dict], c_max: float) -> dict:
@@ -499,41 +482,50 @@ def rescue_row(problem: dict, first: dict, tried: dict[str, dict], c_max: float)
     return row | {"tokens": {a: tried[a]["tokens"] for a in tried}}
 
 
-def impute(rows: list[dict]) -> None:
+def impute(table: list[dict]) -> None:
     """The paper's filling: an action that was not run costs the mean of its source (else of all), and is marked."""
-    known = [(row["source"], c) for row in rows if (c := row["cost_musd"]["escalate"]) is not None]
-    for row in rows:
+    known = [(row["source"], c) for row in table if (c := row["cost_musd"]["escalate"]) is not None]
+    for row in table:
         costs = [c for source, c in known if source == row["source"]] or [c for _, c in known]
         if costs and "escalate" not in row["tokens"]:
             row["cost_musd"]["escalate"], row["imputed"] = sum(costs) / len(costs), ["escalate"]
 
 
 def largest_cost(problems: dict, args: argparse.Namespace) -> float:
-    """c_max in m$: two calls with the longest prompt (a token is at least a byte) and --max-tokens, dearer price."""
-    longest = max((len(p["prompt"].encode("utf-8", "surrogatepass")) for p in problems.values()), default=0)
-    seen = CUT_CODE + CUT_ERROR  # of the failed attempt; escalate is blind to it, unless asked
-    strong = longest + TEMPLATE_TOKENS + (seen if args.escalate == "with-feedback" else 0)
-    prompts = (longest + TEMPLATE_TOKENS + seen, args.price_cheap), (strong, args.price_strong)
-    return 2 * max(prompt * p[0] + args.max_tokens * p[1] for prompt, p in prompts) / 1e3
+    """c_max in m$: both calls of the dearest action on these problems, at --max-tokens and a token for every byte."""
+    widest = {"verdict": "compile_error", "code": "\U0010ffff" * CUT_CODE, "stderr": "\U0010ffff" * CUT_ERROR}
+    costs = [0.0]
+    for problem in problems.values():
+        for action, prompt in recovery_prompts(problem, widest, args.escalate).items():
+            tokens = len(prompt.encode("utf-8", "surrogatepass")) + TEMPLATE_TOKENS
+            price = np.array(args.price_strong if action == "escalate" else args.price_cheap)
+            costs.append(float(price @ [2 * tokens, 2 * args.max_tokens]) / 1e3)
+    return max(costs)
 
 
-def open_collection(args: argparse.Namespace) -> tuple[dict, common.Log, Callable]:
-    """(problems by id, log, act(role, prompts) -> records)."""
+def open_collection(args: argparse.Namespace, *, live: bool) -> tuple[dict, common.Log, Callable]:
+    """(problems by id, log, act(role, prompts) -> records). live: with models, which load at their first call."""
+    with one_line("--problems"):
+        problems, models = {p["id"]: p for p in functions.load_problems(args.problems)}, {}
+    for who in ("cheap", "strong") if live else ():
+        price_in, price_out = getattr(args, f"price_{who}")
+        given = {"url": getattr(args, f"{who}_url"), "price_in": price_in, "price_out": price_out}
+        given |= {"temperature": args.temperature, "max_tokens": args.max_tokens}
+        with one_line(f"--{who}, --{who}-url", (common.UserError,)):
+            models[who] = common.open_chat(model=getattr(args, who), **given)
     options = {"replay": args.replay, "execute": args.execute, "max_cost_usd": args.max_cost_usd}
-    log = common.Log(args.run, __file__, vars(args), free=("cheap_url", "strong_url"), **options)
-    try:
-        problems = {p["id"]: p for p in functions.load_problems(args.problems)}
-    except ValueError as e:
-        raise common.UserError(str(e)) from None
-    return problems, log, functools.partial(stage, problems, log, open_models(args), args)
+    run = args.run if live or args.replay else None
+    log = common.Log(run, __file__, vars(args), free=("cheap_url", "strong_url"), **options)
+    if live or args.execute:
+        common.sound(functions.self_test)  # a broken sandbox must not look like a bad model
+    return problems, log, functools.partial(stage, problems, log, models, args)
 
 
 def collect(args: argparse.Namespace) -> int:
-    problems, log, act = open_collection(args)
-    c_max = largest_cost(problems, args)
+    problems, log, act = open_collection(args, live=not (args.replay or args.estimate))
+    n, c_max = 8 * len(problems), largest_cost(problems, args)  # n: four roles, a retry each
     if args.estimate:
-        calls = 8 * len(problems)  # four roles, a retry each
-        print(f"at most {calls} calls, {calls * args.max_tokens} completion tokens, {calls / 2 * c_max / 1e3:.2f} USD")
+        print(f"at most {n} calls, {n * args.max_tokens} completion tokens, {n / 2 * c_max / 1e3:.2f} USD")
         return 0
     failed, prompts = failures(problems, act, args.escalate)
     # all that the cheap model does comes first: two engines in one process need not take turns
@@ -548,65 +540,63 @@ def collect(args: argparse.Namespace) -> int:
         log.write("row", ("row", row["id"], 0, 0), **row)
     if (path := log.path("rescue.jsonl")) and not args.replay:
         write_lines(path, table)
-    rows = arrays(table)
-    show(fixed_policies(rows) if table else {})
-    print(success_sets(rows["solved"]))
-    return log.finish(problems=len(problems), failures=len(table), actions=fixed_policies(rows) if table else {})
+    x = arrays(table)
+    actions = fixed_policies(x) if table else {}
+    show(actions)
+    print(success_sets(x["solved"]))
+    return log.finish(problems=len(problems), failures=len(table), actions=actions)
 
 
-def cell(found: dict, key: str, digits: int) -> str:
+def fixed(found: dict, key: str, digits: int) -> str:
     return "-" if found.get(key) is None else f"{found[key]:.{digits}f}"
 
 
-def show(table: dict[str, dict]) -> None:
+def show(frontier: dict[str, dict]) -> None:
     """Print the lines of a frontier; - is unknown. Shares are of reflect, replan, escalate, in per cent."""
     print(f"{'':30}B m$ status          lambda certified  solve  s.e.       m$   s.e.  shares")
     columns = (("lambda_hat", 5, 9), ("certified_musd", 3, 10), ("solve_rate", 3, 7), ("solve_se", 3, 6))
     columns += (("mean_cost_musd", 4, 9), ("cost_se", 3, 7))
-    for name, found in table.items():
-        line = f"{name:28}{cell(found, 'budget_musd', 3):>8} {found.get('status', ''):12}"
-        line += "".join(f"{cell(found, key, digits):>{width}}" for key, digits, width in columns)
+    for name, found in frontier.items():
+        line = f"{name:28}{fixed(found, 'budget_musd', 3):>8} {found.get('status', ''):12}"
+        line += "".join(f"{fixed(found, key, digits):>{width}}" for key, digits, width in columns)
         line += "  " + " ".join(f"{100 * share:3.0f}" for share in found["shares"] or () if share is not None)
         if found["ungraded"]:
-            line += f"  {found['ungraded']} ungraded; as failed {cell(found, 'solve_rate_ungraded_failed', 3)}"
+            line += f"  {found['ungraded']} ungraded; as failed {fixed(found, 'solve_rate_ungraded_failed', 3)}"
         if found["unpriced"]:
             line += f"  cost over {found['rows'] - found['unpriced']} of {found['rows']} rows"
         print(line)
 
 
 def train(args: argparse.Namespace) -> int:
-    table = [row for path in args.table for row in read_table(path)]
-    shares = {"train": args.train_split, "calibration": args.calibration_split}
-    shares["test"] = 1 - sum(shares.values())
-    if min(shares.values()) < 0:
-        raise common.UserError(f"--train-split and --calibration-split leave no share for the test rows: {shares}")
+    table = read_table(*args.table)
+    shares = {"train": args.train_split, "calibration": args.calibration_split, "test": 1.0}
     parts = split(table, shares, args.seed)
-    rows = arrays(parts["train"])
-    means = np.array([mean_se(paid)[0] for paid in rows["r"].T], float)  # NaN where no cost is known
-    Y = targets(rows["solved"], means, args.labels)
+    x = arrays(parts["train"])
+    means = np.array([mean_se(paid)[0] for paid in x["r"].T], float)  # NaN where no cost is known
+    Y = targets(x["solved"], means, args.labels)
     texts = [text_of(row, args.metadata) for row, y in zip(parts["train"], Y, strict=True) if y.any()]
     if not texts:
         raise common.UserError(f"no action solves any of the {len(Y)} rows of the training split: nothing to learn")
     Y, dropped = Y[Y.any(1)], len(Y) - len(texts)
-    print({name: len(part) for name, part in parts.items()}, f"rows; {dropped} that nothing solves dropped from train")
-    print("label shares", dict(zip(ACTIONS, Y.mean(0).round(3).tolist(), strict=True)))
+    said = f"rows; {dropped} that nothing solves dropped from train; label shares", Y.mean(0).round(3).tolist()
+    print({name: len(part) for name, part in parts.items()}, *said)
     out = Path(args.out)
     out.mkdir(parents=True, exist_ok=True)
     if args.router == "lm":
-        answers = [{"role": "assistant", "content": ACTIONS[k]} for k in Y.argmax(1)]
-        chats = [[*chat_of(text), answer] for text, answer in zip(texts, answers, strict=True)]
-        write_lines(out / "chat.jsonl", [{"messages": chat} for chat in chats])
+        labels = [{"role": "assistant", "content": ACTIONS[k]} for k in Y.argmax(1)]
+        chats = [{"messages": [*chat_of(text), label]} for text, label in zip(texts, labels, strict=True)]
+        write_lines(out / "chat.jsonl", chats)
     if args.router == "lm" and not args.url:
         print("chat.jsonl is written: fine-tune a causal LM on it, serve it with vLLM, then the same with --url")
         return 0
     router = {"kind": args.router, "metadata": args.metadata, "prior": Y.mean(0)}
     router |= fit(texts, Y) if args.router == "tfidf" else {}
     np.savez_compressed(out / "router.npz", **router)
-    show({f"argmax on {name}": score(router, part, means, args, out / f"{name}.jsonl") for name, part in parts.items()})
+    show({f"argmax on {k}": fill_scores(router, part, means, args, out / f"{k}.jsonl") for k, part in parts.items()})
     return 0
 
 
-def score(router: dict, table: list[dict], means: ndarray, args: argparse.Namespace, path: Path) -> dict:
+def fill_scores(router: dict, table: list[dict], means: ndarray, args: argparse.Namespace, path: Path) -> dict:
     """Write the table with its scores and mean costs; what the best-scored action solves and costs."""
     s = predict(router, table, args)
     mean_cost = {a: None if math.isnan(c) else float(c) for a, c in zip(ACTIONS, means, strict=True)}
@@ -615,138 +605,134 @@ def score(router: dict, table: list[dict], means: ndarray, args: argparse.Namesp
     return measure(arrays(table), s.argmax(1))
 
 
-def check_tables(cal: list[dict], test: list[dict], args: argparse.Namespace) -> float:
-    """c_max, in m$; UserError where a guarantee could not hold."""
-    c_max = args.c_max_musd
-    if not cal or not test or not 0 < args.delta < 1:
-        raise common.UserError(
-            f"{len(cal)} calibration rows, {len(test)} test rows, --delta {args.delta}: need some of each"
-        )
+def check_tables(cal: list[dict], test: list[dict], x: dict, fresh: dict, args: argparse.Namespace) -> float:
+    """c_max, in m$; UserError where a guarantee could not hold. x, fresh: arrays() of the two tables."""
+    if not cal or not test:
+        raise common.UserError(f"{len(cal)} calibration rows and {len(test)} test rows: some of each are needed")
     if both := {row["id"] for row in cal} & {row["id"] for row in test}:
-        raise common.UserError(
-            f"{len(both)} ids are in both tables, for one {min(both)}: no problem may be in two splits"
-        )
-    if bad := [row["id"] for row in cal + test if any(row["scores"].get(a) is None for a in ACTIONS)]:
-        raise common.UserError(f"{len(bad)} rows have no scores, for one {bad[0]}: `coderescue.py train` fills them")
-    if c_max is None:
-        c_max = max((row["c_max_musd"] for row in cal + test if row.get("c_max_musd") is not None), default=None)
-    if c_max is None:
+        raise common.UserError(f"{len(both)} ids are in both tables, as {min(both)}: no problem may be in two splits")
+    known = [c for row in cal + test if (c := row.get("c_max_musd")) is not None]
+    known = known if args.c_max_musd is None else [args.c_max_musd]
+    if not known:
         raise common.UserError("give --c-max-musd, the largest cost that an action can have (token limits x prices)")
-    for row in cal + test:
-        costs = [c for c in row["cost_musd"].values() if c is not None]
-        if args.bound == "hoeffding" and min(costs, default=args.c_min_musd) < args.c_min_musd:
-            raise common.UserError(f"{row['id']} has a cost below --c-min-musd {args.c_min_musd}")
-        if max(costs, default=c_max) > c_max:
-            raise common.UserError(f"{row['id']} has a cost above c_max = {c_max} m$, which must bound every cost")
-    return c_max
+    least = args.c_min_musd if args.bound == "hoeffding" else -math.inf
+    for table, a in ((cal, x), (test, fresh)):
+        faults = {"no scores (`coderescue.py train` fills them in)": np.isnan(a["s"])}
+        faults[f"a cost above c_max = {max(known)} m$, which must bound every cost"] = a["r"] > max(known)
+        faults[f"a cost below --c-min-musd {least}"] = a["r"] < least
+        for what, where in faults.items():
+            for k in np.flatnonzero(where.any(1))[:1]:
+                raise common.UserError(f"{table[k]['id']} has {what}")
+    return max(known)
 
 
-def planned(args: argparse.Namespace, cal: list[dict], test: list[dict]) -> tuple[dict, dict, dict | None]:
-    """arrays() of the calibration rows that have all costs and of the test rows, with c; c if it is means."""
-    whole = [row for row in cal if all(row["cost_musd"].get(a) is not None for a in ACTIONS)]
+def planned(args: argparse.Namespace, table: list[dict], x: dict, fresh: dict) -> tuple[dict, dict | None, bool]:
+    """(x of the calibration rows with all costs, c if it is means, is all exact?); x and fresh get c."""
+    known = np.isfinite(x["r"]).all(1)
     # a missing cost is no cost of 0: such a row is left out of the calibration, and of the test where c needs it
-    rows, test_rows = arrays(whole), arrays(test)
-    print(f"{len(whole)} calibration rows ({len(cal) - len(whole)} without a cost are left out), {len(test)} test rows")
-    if not whole:
+    table, x = [table[k] for k in np.flatnonzero(known)], {name: a[known] for name, a in x.items()}
+    print(f"{len(table)} calibration rows ({(~known).sum()} without a cost are left out), {len(fresh['r'])} test rows")
+    if not table:
         raise common.UserError("no calibration row has the costs of all three actions")
-    for warning in imputed_costs(whole, rows["solved"], args.cost):
+    warnings, plan = list(imputed_costs(table, x["solved"], args.cost)), None
+    x["c"], fresh["c"] = x["r"], fresh["r"]
+    if args.cost == "mean":
+        plan = table[0].get("mean_cost_musd") or {}
+        if any(plan.get(a) is None for a in ACTIONS) or any(row.get("mean_cost_musd") != plan for row in table):
+            # they make the rows' losses depend on each other, and not in the same way on a test row's
+            warnings.append("no mean_cost_musd from training rows: the policy plans with the calibration rows' own")
+            plan = dict(zip(ACTIONS, x["r"].mean(0).tolist(), strict=True))
+        x["c"], fresh["c"] = (np.tile([plan[a] for a in ACTIONS], (len(each["r"]), 1)) for each in (x, fresh))
+    for warning in warnings:
         print("warning:", warning)
-    if args.cost == "realised":
-        return rows | {"c": rows["r"]}, test_rows | {"c": test_rows["r"]}, None
-    trained = whole[0].get("mean_cost_musd")
-    if not trained or any(row.get("mean_cost_musd") != trained for row in whole) or None in trained.values():
-        print("warning: no mean_cost_musd from training rows; the calibration rows' own make the guarantee approximate")
-        trained = dict(zip(ACTIONS, rows["r"].mean(0).tolist(), strict=True))
-    # means of the calibration rows would make their costs depend on each other, and not in the same way on a test row's
-    plan = [trained[a] for a in ACTIONS]
-    rows["c"], test_rows["c"] = (np.tile(plan, (n, 1)) for n in (len(whole), len(test)))
-    return rows, test_rows, dict(zip(ACTIONS, plan, strict=True))
+    return x, plan, not warnings
 
 
 def calibrate(args: argparse.Namespace) -> int:
-    log = common.Log(args.run, __file__, vars(args), replay=args.replay)
     cal, test = read_table(args.calibration), read_table(args.test)
-    log.write("input", ("input", "", 0, 0), sha256=common.sha256(json.dumps([cal, test])))
-    c_max = check_tables(cal, test, args)
-    rows, test_rows, plan = planned(args, cal, test)
-    table = fixed_policies(test_rows)
-    known = np.isfinite(test_rows["c"]).all(1)  # a policy that plans with a row's own costs needs them
-    test = [row for row, ok in zip(test, known, strict=True) if ok]
-    test_rows = {key: x[known] for key, x in test_rows.items()}
-    table["argmax (lambda = 0)"] = measure(test_rows, choose(test_rows["s"], test_rows["c"], 0.0))
+    x, fresh = arrays(cal), arrays(test)
+    c_max = check_tables(cal, test, x, fresh, args)
+    x, plan, exact = planned(args, cal, x, fresh)
+    log = common.Log(args.run, __file__, vars(args), replay=args.replay)  # not before all that is sound
+    texts = (Path(path).read_text("utf-8") for path in (args.calibration, args.test))
+    log.write("input", ("input", "", 0, 0), sha256=list(map(common.sha256, texts)))
+    frontier, sets = fixed_policies(fresh), success_sets(fresh["solved"])
+    known = np.isfinite(fresh["c"]).all(1)  # a policy that plans with a row's own costs needs them
+    test, fresh = [test[k] for k in np.flatnonzero(known)], {name: a[known] for name, a in fresh.items()}
+    frontier["argmax (lambda = 0)"] = measure(fresh, choose(fresh["s"], fresh["c"], 0.0))
     options = {"bound": args.bound, "c_min": args.c_min_musd, "c_max": c_max, "delta": args.delta}
     found = []
-    for name, use in contenders(rows["s"]).items():
-        for k, record in enumerate(coderescue(use(rows["s"]), rows["c"], rows["r"], args.budget_musd, **options)):
-            record = on_test(record, test_rows | {"s": use(test_rows["s"])}, args.on_infeasible)
-            table[name + " " * k] = log.write("budget", (name, "", 0, k), **record)
+    for name, use in contenders(x["s"]).items():
+        for k, record in enumerate(coderescue(use(x["s"]), x["c"], x["r"], args.budget_musd, **options)):
+            record = on_test(record, fresh | {"s": use(fresh["s"])}, args.on_infeasible)
+            frontier[name + " " * k] = log.write("budget", (name, "", 0, k), **record)
             found += [record] if name == "router" else []
-    show(table)
-    print(success_sets(test_rows["solved"]))
-    show_groups(found, test, test_rows)
+    show(frontier)
+    print(sets)
+    show_groups(found, test, fresh)
     least = math.ceil(found[0]["min_budget_musd"] * 1e4) / 1e4
-    print(f"the least budget that can be certified here is {least} m$ (n = {len(rows['s'])}, c_max = {c_max} m$)")
-    print(f"guaranteed: {GUARANTEE[args.bound]}")
+    print(f"the least budget that can be certified here is {least} m$ (n = {len(x['s'])}, c_max = {c_max} m$)")
+    print(f"guaranteed{'' if exact or args.bound == 'none' else ' approximately'}: {GUARANTEE[args.bound]}")
     if args.plot and (path := log.path("figure.png")):
-        plot(path, table, test_rows)
+        plot(path, frontier, fresh)
     keys = ("budget_musd", "status", "lambda_hat", "solve_rate", "mean_cost_musd")
     code = log.finish(rows=[{key: record[key] for key in keys} for record in found], plan_musd=plan)
     return code or 3 * any(record["status"] == "infeasible" for record in found)
 
 
-def show_groups(found: list[dict], test: list[dict], rows: dict[str, ndarray]) -> None:
+def show_groups(found: list[dict], test: list[dict], x: dict[str, ndarray]) -> None:
     """The router's frontier by source and by difficulty. Nothing is guaranteed within a group."""
     groups = sorted({(field, str(row[field])) for row in test for field in ("source", "difficulty") if row.get(field)})
     for field, value in groups:
         mine = np.array([str(row.get(field)) == value for row in test])
-        part = {key: x[mine] for key, x in rows.items()}
-        cells = [on_test(record, part, "exit") for record in found if record["status"] == "ok"]
-        text = [
-            f"B {m['budget_musd']:g}: {m['solve_rate'] or 0:.3f} at {m['mean_cost_musd'] or 0:.3f} m$" for m in cells
-        ]
-        print(f"  {field} {value}, {mine.sum()} rows   {'   '.join(text)}")
+        part = {key: a[mine] for key, a in x.items()}
+        print(f"  {field} {value}, {mine.sum()} rows", end="")
+        for m in (on_test(record, part, "exit") for record in found if record["status"] == "ok"):
+            said = fixed(m, "solve_rate", 3), fixed(m, "mean_cost_musd", 3)
+            print(f"   B {m['budget_musd']:g}: {said[0]} at {said[1]} m$", end="")
+        print()
 
 
-def plot(path: Path, table: dict[str, dict], rows: dict[str, ndarray]) -> None:
+def plot(path: Path, frontier: dict[str, dict], x: dict[str, ndarray]) -> None:
     """The frontier: mean cost and solve rate on the test rows over all lambda, the calibrated budgets, the controls."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    t, _ = envelope(rows["s"], rows["c"])
+    t, _ = envelope(x["s"], x["c"])
     lambdas = np.quantile(t[np.isfinite(t)], np.linspace(0, 1, 200), method="nearest")
-    curve = [measure(rows, choose(rows["s"], rows["c"], lam)) for lam in lambdas]
-    figure, axes = plt.subplots(figsize=(7, 5))
-    axes.plot([m["mean_cost_musd"] for m in curve], [m["solve_rate"] for m in curve], color="0.6")
-    for name, m in table.items():
-        if m["mean_cost_musd"] is not None and m["solve_rate"] is not None:
-            point = (m["mean_cost_musd"], m["solve_rate"])
-            budget = f" B={m['budget_musd']:g}" if "budget_musd" in m else ""
-            axes.plot(*point, "o" if name.startswith("router") else "x", color="C0" if budget else "C1")
-            axes.annotate(name.strip() + budget, point, fontsize=7, xytext=(4, 3), textcoords="offset points")
+    curve = [measure(x, choose(x["s"], x["c"], lam)) for lam in lambdas]
+    axes = (figure := Figure(figsize=(7, 5))).subplots()
+    axes.plot([m["mean_cost_musd"] for m in curve], [m["solve_rate"] for m in curve], color="0.6", zorder=0)
+    for name in dict.fromkeys(name.strip() for name in frontier):
+        found = [m for other, m in frontier.items() if other.strip() == name and m["solve_rate"] is not None]
+        points = [m["mean_cost_musd"] for m in found], [m["solve_rate"] for m in found]
+        axes.plot(*points, "o" if name == "router" else "x", label=name)
+        for m, cost, rate in zip(found, *points, strict=True) if name == "router" else ():
+            axes.annotate(f" B={m['budget_musd']:g}", (cost, rate), fontsize=8, verticalalignment="top")
+    axes.legend(fontsize=8)
     axes.set(xlabel="mean cost of a recovery (m$)", ylabel="solve rate", title="CodeRescue on the test rows")
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 def decider(args: argparse.Namespace) -> Callable[[list[dict]], list[dict]]:
-    """decide(rows) -> one decision each: the action, None where no budget is certified, and why."""
-    result = json.loads((Path(args.calibrated) / "log.jsonl").read_text("utf-8").rstrip("\n").split("\n")[-1])
-    budgets = {row["budget_musd"]: row for row in result.get("rows", [])}
+    """decide(table) -> one decision each: the action, None where no budget is certified, and why."""
+    with one_line(f"--router-file {args.router_file}: not the router.npz of train"):
+        router = dict(np.load(args.router_file, allow_pickle=False))
+        _ = router["kind"], router["metadata"], router["prior"]  # KeyError where it is another file
+    with one_line(f"--calibrated {args.calibrated}: not the log of a finished calibrate"):
+        result = json.loads((Path(args.calibrated) / "log.jsonl").read_text("utf-8").rstrip("\n").split("\n")[-1])
+        budgets, plan_musd = {found["budget_musd"]: found for found in result["rows"]}, result["plan_musd"]
     if args.budget_musd not in budgets and (args.budget_musd is not None or len(budgets) != 1):
         raise common.UserError(f"--budget-musd must be one of {list(budgets)}, those of {args.calibrated}")
-    if result["plan_musd"] is None:
+    if plan_musd is None:
         raise common.UserError(f"{args.calibrated} plans with --cost realised, unknown before an action has run")
-    row = budgets[min(budgets) if args.budget_musd is None else args.budget_musd]
-    lam = {"ok": row["lambda_hat"], "no guarantee": math.inf}.get(row["status"])
-    plan, router = np.array([result["plan_musd"][a] for a in ACTIONS]), dict(np.load(args.router_file))
+    found = budgets[min(budgets) if args.budget_musd is None else args.budget_musd]
+    lam = {"ok": found["lambda_hat"], "no guarantee": math.inf}.get(found["status"])
 
     def decide(table: list[dict]) -> list[dict]:
         s = predict(router, table, args)
-        best = choose(s, np.tile(plan, (len(s), 1)), math.inf if lam is None else lam)
-        said = {"status": row["status"], "budget_musd": row["budget_musd"], "lambda": row["lambda_hat"]}
-        said |= {"cost_musd": result["plan_musd"], "rule": "largest score - lambda x cost, ties to the cheaper"}
+        best = choose(s, np.tile([plan_musd[a] for a in ACTIONS], (len(s), 1)), math.inf if lam is None else lam)
+        said = {"status": found["status"], "budget_musd": found["budget_musd"], "lambda": found["lambda_hat"]}
+        said |= {"cost_musd": plan_musd, "rule": "largest score - lambda x cost, ties to the cheaper"}
         scores = [dict(zip(ACTIONS, values, strict=True)) for values in s.tolist()]
         actions = [None if lam is None else ACTIONS[k] for k in best]
         return [{"action": action, "scores": x, **said} for action, x in zip(actions, scores, strict=True)]
@@ -758,37 +744,40 @@ def route(args: argparse.Namespace) -> int:
     decide = decider(args)
     if args.problems:
         return route_live(args, decide)
-    row = json.loads(sys.stdin.read() if args.failure == "-" else Path(args.failure).read_text("utf-8"))
-    if missing := {"problem", "source", "verdict", "stderr"} - set(row):
-        raise common.UserError(f"{args.failure} is not one row of a rescue table: {', '.join(sorted(missing))} missing")
-    (decision,) = decide([row])
-    print(json.dumps(decision))
+    with one_line(f"--failure {args.failure}: not a row of a rescue table"):
+        row = json.loads(sys.stdin.read() if args.failure == "-" else Path(args.failure).read_text("utf-8"))
+        check_row(row)
+    print(json.dumps(decision := decide([row])[0]))
     return 0 if decision["action"] else 3
 
 
 def route_live(args: argparse.Namespace, decide: Callable) -> int:
     """The whole loop: first attempts, then on each failure the routed action alone; what that solves and costs."""
-    problems, log, act = open_collection(args)
+    problems, log, act = open_collection(args, live=not args.replay)
     failed, prompts = failures(problems, act, args.escalate)
     table = [rescue_row(problems[i], failed[i], {}, 0.0) for i in failed]
     chosen = {i: log.write("route", ("route", i, 0, 0), **said) for i, said in zip(failed, decide(table), strict=True)}
     done = {a: act(a, {i: prompts[a][i] for i in failed if chosen[i]["action"] == a}) for a in ACTIONS}
-    table = [rescue_row(problems[i], failed[i], {a: done[a][i] for a in ACTIONS if i in done[a]}, 0.0) for i in failed]
-    routed = [k for k, row in enumerate(table) if row["tokens"]]
-    picked = np.array([ACTIONS.index(next(iter(table[k]["tokens"]))) for k in routed], int)
-    found = measure(arrays([table[k] for k in routed]), picked)
+    routed = [rescue_row(problems[i], failed[i], {a: done[a][i]}, 0.0) for a in ACTIONS for i in done[a]]
+    found = measure(arrays(routed), np.repeat(range(len(ACTIONS)), [len(done[a]) for a in ACTIONS]))
     show({"routed": found})
-    return log.finish(problems=len(problems), failures=len(table), routed=found)
+    return log.finish(problems=len(problems), failures=len(failed), routed=found)
+
+
+def add_collect(add: Callable) -> None:
+    add_models(add)
+    add("--problems", default="humaneval", help="humaneval[:n] or FILE.jsonl[:n]")
+    add("--short-circuit", action="store_true", help="escalate only where both others fail (paper)")
+    add("--exhaustive", dest="short_circuit", action="store_false", help="all three (the default)")
+    add("--estimate", action="store_true", help="print the most it can cost and stop")
 
 
 def add_train(add: Callable) -> None:
     add("--table", nargs="+", required=True, help="rescue tables")
-    add("--model", help="of an lm or zero-shot router")
-    add("--url", nargs="+", help="of an lm or zero-shot router")
     add("--out", required=True, metavar="DIR", help="for router.npz and the scored train, calibration and test tables")
     add("--router", choices=["tfidf", "lm", "zero-shot", "constant"], default="tfidf", help="(paper: lm)")
     add("--train-split", type=float, default=0.5, help="share of the problems")
-    add("--calibration-split", type=float, default=0.25, help="share of the problems; the test split is the rest")
+    add("--calibration-split", type=float, default=0.25, help="share of the problems; the rest is the test split")
     add("--labels", choices=["hard", "soft"], default="hard", help="the cheapest passing action, or all that pass")
     add("--metadata", action="store_true", help="the router reads source, difficulty, length, algorithm too (paper)")
 
@@ -807,18 +796,38 @@ def add_calibrate(add: Callable) -> None:
 
 
 def add_route(add: Callable) -> None:
-    add("--model", help="of an lm or zero-shot router")
-    add("--url", nargs="+", help="of an lm or zero-shot router")
+    add_models(add)
     add("--router-file", required=True, metavar="NPZ", help="router.npz of train")
     add("--calibrated", required=True, metavar="DIR", help="the --run of calibrate")
     add("--budget-musd", type=float, metavar="B", help="one of those that were calibrated")
-    add(
-        "--failure", default="-", metavar="JSON", help="a row of a rescue table: problem, source, verdict, stderr count"
-    )
+    add("--failure", default="-", metavar="JSON", help="a row of a rescue table; its costs and outcomes do not count")
     add("--problems", help="the whole loop on these instead: first attempt, and the routed action where it fails")
 
 
 COMMANDS = {"collect": collect, "train": train, "calibrate": calibrate, "route": route}
+ADD = {"collect": add_collect, "train": add_train, "calibrate": add_calibrate, "route": add_route}
+
+
+def check(args: argparse.Namespace) -> str | None:
+    """What no run can mean, in one line, before anything is read or written."""
+    common.possible(vars(args))
+    given = argparse.Namespace(**dict.fromkeys(("replay", "problems", "estimate", "labels")) | vars(args))
+    below = {"train_split": 1, "calibration_split": 1, "delta": 1, "timeout_s": math.inf, "budget_musd": math.inf}
+    for name, value in vars(args).items():
+        if name in below and value is not None and not all(0 < v < below[name] for v in np.ravel(value)):
+            return f"--{name.replace('_', '-')} {value}: must be above 0 and below {below[name]}"
+    if args.command == "train" and args.train_split + args.calibration_split >= 1:
+        return "--train-split and --calibration-split must leave a share of the problems to the test rows"
+    if given.labels == "soft" and args.router in ("lm", "zero-shot"):
+        return f"--labels soft goes with tfidf and constant: the label of --router {args.router} is one word"
+    if args.command == "calibrate" and not given.replay and None in (args.calibration, args.test, args.budget_musd):
+        return "calibrate needs --calibration, --test and --budget-musd"
+    for who in ("cheap", "strong") if given.problems and not given.replay else ():
+        if getattr(args, f"price_{who}") is None:
+            return f"--price-{who} is missing: costs are what it is about"
+        if not (given.estimate or getattr(args, who) or getattr(args, f"{who}_url")):
+            return f"no {who} model: give --{who} MODEL (vLLM in this process) or --{who}-url URL (a server)"
+    return None
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:
@@ -833,27 +842,20 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
         if name != "train":
             sub.add_argument("--run", metavar="DIR", help="folder of the log; the same command goes on from it")
             sub.add_argument("--replay", action="store_true", help="recompute it all from the log, with no model")
-        if name in ("collect", "route"):
-            add_options(sub.add_argument)
-    added["collect"].add_argument("--problems", default="humaneval", help="humaneval[:n] or FILE.jsonl[:n]")
-    order = added["collect"].add_mutually_exclusive_group()
-    order.add_argument("--short-circuit", action="store_true", help="escalate only where both others fail (paper)")
-    order.add_argument("--exhaustive", dest="short_circuit", action="store_false", help="all three (the default)")
-    added["collect"].add_argument("--estimate", action="store_true", help="print the most it can cost and stop")
-    add_train(added["train"].add_argument)
-    add_calibrate(added["calibrate"].add_argument)
-    add_route(added["route"].add_argument)
+        if name in ("train", "route"):
+            sub.add_argument("--model", help="of an lm or zero-shot router")
+            sub.add_argument("--url", nargs="+", help="of an lm or zero-shot router")
+        ADD[name](sub.add_argument)
     args = parser.parse_args(argv)
-    replay, problems = getattr(args, "replay", False), getattr(args, "problems", None)
-    if args.command == "calibrate" and not replay and None in (args.calibration, args.test, args.budget_musd):
-        parser.error("calibrate needs --calibration, --test and --budget-musd")
-    if problems and not replay and None in (args.price_cheap, args.price_strong):
-        parser.error("--problems need --price-cheap and --price-strong: costs are what it is about")
+    if wrong := check(args):
+        added[args.command].error(wrong)
     return args
 
 
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
+    if args.command in ("collect", "calibrate") and args.replay:
+        common.Log(args.run, __file__, vars(args), replay=True)  # its first line has the arguments
     return COMMANDS[args.command](args)
 
 

@@ -66,7 +66,12 @@ def entry(main: Callable[[], int | None]) -> None:
     """Run a script's main and exit: 0 or its number; 2 user's mistake, 3 stopped early, 130 Ctrl-C; no traceback."""
     name = Path(sys.argv[0]).name
     try:
-        raise SystemExit(main() or 0)
+        code = main() or 0
+        sys.stdout.flush()
+        raise SystemExit(code)
+    except BrokenPipeError:  # `| head`: nobody reads on; the interpreter's last flush must not fail too
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
     except UserError as e:
         message, code = str(e), 2
     except Stopped as e:

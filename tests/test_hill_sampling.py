@@ -414,3 +414,14 @@ def test_hill_sampling_neighbouring_floats_are_no_tie():
     assert wiring.task.reward(worse) == wiring.task.reward(better)
     rewards = [wiring.reward({"status": "ok", "score": score}) or 0 for score in (worse, better)]
     assert rewards[0] < rewards[1] < 0
+
+
+@pytest.mark.parametrize("script", ["hill_sampling.py", "coderescue.py"])
+def test_a_reader_that_hangs_up_makes_no_traceback(script):
+    run = "runs/first" if script == "hill_sampling.py" else "runs/rescue-humaneval"
+    argv = command(*["collect"] * (script == "coderescue.py"), "--replay", "--run", run, script=script)
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(argv, stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (1, "")

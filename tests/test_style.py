@@ -20,7 +20,7 @@ METHODS = {
 }  # file: core function
 # Lines as formatted. Where a number is above what was planned, the reason stands beside it.
 BUDGETS = {
-    "common.py": 1220,  # what two methods share: chat 430, log 300, sandbox 340, extraction 90; plan: 450
+    "common.py": 1225,  # what two methods share: chat 430, log 300, sandbox 340, extraction 90; plan: 450
     "rtv.py": 365,
     "pdr.py": 300,
     "hill_sampling.py": 520,  # the paper's eight baselines (110) and `compare` (50) stand beside the loop; plan: 380
