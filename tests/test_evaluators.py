@@ -365,7 +365,7 @@ def test_erdos_the_tolerance_of_the_papers_rule_is_worth_something_here_nothing(
     h = erdos.load(OWN / "erdos.json")
     raised = erdos.verify([min(1.0, v * 1.001) for v in h])
     assert raised["integral"] > 1.0008
-    assert raised["paper_score"] is not None
+    assert raised["paper_score"] < erdos.verify(h)["score"] - 2e-4  # the paper's margin over AlphaEvolve is 2.5e-5
     assert raised["score"] >= erdos.verify(h)["score"] - 1e-7
 
 

@@ -166,7 +166,7 @@ def test_readme_examples_to_copy_run():
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), re.M | re.S)
     ran = [subprocess.run([sys.executable, "-c", block], cwd=ROOT, capture_output=True, text=True) for block in blocks]
     assert [r.stderr for r in ran if r.returncode] == []
-    said = ["2 3 0", "round 1 keeps {'task-1': [3]}", "iteration 1 priors [0, 1] kept {'task-1': [0]}"]
+    said = ["2 3 0", "round 1 keeps {'task-1': [3]}", "iteration 1 priors [0, 1] kept {'task-1': [0]}", "[1 2 2 0 0]"]
     assert [line in r.stdout.split("\n") for line, r in zip(said, ran, strict=True)] == [True] * len(said)
 
 
