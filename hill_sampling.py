@@ -19,7 +19,8 @@ Differs - the reward is the certified score of the exact verifiers in evaluators
           better); the paper's own rule is logged too
         - seeds are seed * 1,000,000 + t * N + i; the paper only says that they increase across batches
         - prompts and start programs are our own; K of the top-K searches is not stated in the paper (default 4)
-        - top-k-diverse measures similarity by TF-IDF of tokens, the paper by sentence embeddings
+        - top-k-diverse measures similarity by TF-IDF of tokens, the paper by sentence embeddings; pools hold valid
+          programs alone, top-K distinct ones; feedback shows the last 2,000 characters of stdout and of stderr
         - up to 64 requests are in flight a server (paper: 1 at N = 64, 8 at N = 512); a server's own sampling defaults
           count unless it is started with --generation-config vllm (paper: top-p 1, as it is in this process)
         - a set of more than 20,000 elements or a function of more than 10,000 steps is invalid (--max-size)
@@ -368,11 +369,11 @@ def compare(runs: list[str], out: str | None) -> int:
             raise common.UserError(f"{run}: seed {seed} of the same settings stands there twice")
         groups[name_of(head, [h for h, _ in found])][seed] = (head["args"]["task"], *curve(head, rounds))
     width = max(map(len, groups))
-    print(f"{'search':{width}} {'completions':>11} {'seeds':>5} {'mean':>18} {'error':>10} {'best':>18}")
+    print(f"{'search':{width}} {'completions':>11} {'seeds':>6} {'mean':>18} {'s.e.':>10} {'best':>18}")
     for name, curves in groups.items():
         task, x, _ = next(iter(curves.values()))
         last = [y[-1] for _, _, y in curves.values() if y[-1] is not None]
-        line = f"{name:{width}} {x[-1]:11d} {len(curves):5d}"
+        line = f"{name:{width}} {x[-1]:11d} {f'{len(last)}/{len(curves)}':>6}"  # those with a valid program / all
         if not last:
             print(f"{line} {'no valid program':>18}")
             continue
@@ -385,11 +386,11 @@ def compare(runs: list[str], out: str | None) -> int:
 
 
 def name_of(head: dict, heads: list[dict]) -> str:
-    """The search, and those of its settings (but the seed) in which the other runs of the same script differ."""
+    """The search, and those of its settings (but the seed) in which other runs differ."""
     args, odd = head["args"], set()
-    for other in (h["args"] for h in heads if h["script"] == head["script"]):
-        odd |= {k for k in args | other if args.get(k) != other.get(k)}
-    odd |= {"task"} if any(h["args"]["task"] != args["task"] for h in heads) else set()
+    for other in heads:  # the two scripts have only some settings in common
+        keys = args.keys() | other["args"] if other["script"] == head["script"] else args.keys() & other["args"]
+        odd |= {k for k in keys if args.get(k) != other["args"].get(k)}
     shown = [f"{k} {args.get(k)}" for k in sorted(odd - {"seed", "search", "method"})]
     return ", ".join([args[k] for k in ("method", "search") if k in args] + shown)
 
@@ -400,10 +401,14 @@ def plot_groups(path: Path, groups: dict) -> None:
     figure = Figure(figsize=(6, 4.5), layout="constrained")
     axes = figure.subplots()
     for k, (name, curves) in enumerate(groups.items()):
-        for j, (_, x, y) in enumerate(curves.values()):
-            y = [math.nan if v is None else v for v in y]
-            axes.step(x, y, where="post", color=f"C{k}", alpha=0.7, marker=".", label=name if j == 0 else None)
-    axes.set(xlabel="completions", ylabel="best certified score")
+        x = next(iter(curves.values()))[1]
+        y = [[v for v in values if v is not None] for values in zip(*(y for _, _, y in curves.values()), strict=True)]
+        mean = [statistics.fmean(v) if v else math.nan for v in y]
+        error = [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else 0.0 for v in y]
+        low, high = ([m + sign * e for m, e in zip(mean, error, strict=True)] for sign in (-1, 1))
+        axes.fill_between(x, low, high, step="post", color=f"C{k}", alpha=0.15, linewidth=0)
+        axes.step(x, mean, where="post", color=f"C{k}", marker=".", label=name)
+    axes.set(xlabel="completions", ylabel="best certified score: mean and s.e. over seeds")
     figure.legend(loc="outside upper center", ncols=min(3, len(groups)))
     figure.savefig(path, dpi=110)
     print(f"figure: {path}")
@@ -471,6 +476,8 @@ def estimate(args: argparse.Namespace) -> None:
 def main(argv: list[str] | None = None) -> int:
     args = parse(argv)
     if args.task == "compare":
+        if args.run or args.url or args.model:
+            raise common.UserError("compare takes run folders and --plot; each folder's log says the rest")
         return compare(args.runs, "compare.png" if args.plot else None)
     check(args)
     if args.estimate:

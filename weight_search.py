@@ -168,13 +168,8 @@ def check(args: argparse.Namespace) -> None:
         raise common.UserError(f"--method {args.method} --N {args.N}: one answer a model makes it --method es")
 
 
-def main(argv: list[str] | None = None) -> int:
-    args = parse(argv)
-    check(args)
-    keys = {"model": args.model, "url": None, "temperature": args.temperature, "max_tokens": args.max_tokens}
-    chat = None if args.replay else common.open_chat(**keys, price_in=None, price_out=None)
-    args.max_size = None
-    log = common.Log(args.run, __file__, vars(args), replay=args.replay, execute=args.execute)
+def search(args: argparse.Namespace, log: common.Log, chat: Any) -> int:
+    """The whole run; its result line is printed. Returns the exit code."""
     from tqdm import tqdm
 
     with tqdm(total=args.N * args.M, unit="edit", disable=args.replay or None) as bar:
@@ -194,6 +189,17 @@ def main(argv: list[str] | None = None) -> int:
     code = log.finish(**wiring.scores(best), accepted=accepted, completions=args.N * args.M)
     print(json.dumps(log.lines["result", 0], indent=1))
     return code
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = parse(argv)
+    check(args)
+    if not (args.model or args.replay):
+        raise common.UserError("no model: give --model PATH_OR_NAME; weights are changed in this process")
+    keys = {"model": args.model, "url": None, "temperature": args.temperature, "max_tokens": args.max_tokens}
+    chat = None if args.replay else common.open_chat(**keys, price_in=None, price_out=None)
+    args.max_size = None
+    return search(args, common.Log(args.run, __file__, vars(args), replay=args.replay, execute=args.execute), chat)
 
 
 if __name__ == "__main__":

@@ -261,6 +261,7 @@ def test_recorded_run_replays(log, request):
         (["--replay"], "--replay needs --run"),
         (["compare"], "compare: name the run folders"),
         (["compare", "RUN"], "nothing to replay"),
+        (["compare", "RUN", "--run", "RUN"], "compare takes run folders and --plot"),
     ],
 )
 def test_hill_sampling_says_a_mistake_in_one_line(argv, reason, tmp_path):
@@ -398,8 +399,17 @@ def test_compare_takes_runs_that_differ_in_the_seed_alone_together(whole, tmp_pa
     assert (ended.returncode, ended.stderr) == (0, "")
     _, together, other, figure = ended.stdout.splitlines()
     mean, error = (scores[0] + scores[1]) / 2, abs(scores[0] - scores[1]) / 2
-    assert together.split() == ["hill,", "M", "3", "9", "2", f"{mean:.15f}", f"{error:.2g}", f"{max(scores[:2]):.15f}"]
-    assert other.split()[:5] == ["hill,", "M", "1", "3", "1"]
+    assert together.split() == [
+        "hill,",
+        "M",
+        "3",
+        "9",
+        "2/2",
+        f"{mean:.15f}",
+        f"{error:.2g}",
+        f"{max(scores[:2]):.15f}",
+    ]
+    assert other.split()[:5] == ["hill,", "M", "1", "3", "1/1"]
     assert figure == "figure: compare.png"
     ended = hill("compare", whole, whole)
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)

@@ -23,9 +23,9 @@ BUDGETS = {
     "common.py": 1225,  # what two methods share: chat 430, log 300, sandbox 340, extraction 90; plan: 450
     "rtv.py": 365,
     "pdr.py": 300,
-    "hill_sampling.py": 520,  # the paper's eight baselines (110) and `compare` (50) stand beside the loop; plan: 380
+    "hill_sampling.py": 525,  # the paper's eight baselines (110) and `compare` (50) stand beside the loop; plan: 380
     "coderescue.py": 870,  # four subcommands in one file, routers (150) and collection (130) among them; plan: 580
-    "weight_search.py": 205,
+    "weight_search.py": 210,
     "evaluators/__init__.py": 160,  # running a candidate and parsing what it wrote, once for the three tasks
     "evaluators/circles.py": 220,
     "evaluators/sets.py": 220,
