@@ -407,7 +407,8 @@ def plot_groups(path: Path, groups: dict) -> None:
         error = [statistics.stdev(v) / math.sqrt(len(v)) if len(v) > 1 else 0.0 for v in y]
         low, high = ([m + sign * e for m, e in zip(mean, error, strict=True)] for sign in (-1, 1))
         axes.fill_between(x, low, high, step="post", color=f"C{k}", alpha=0.15, linewidth=0)
-        axes.step(x, mean, where="post", color=f"C{k}", marker=".", label=name)
+        wide = 1.2 * (len(groups) - k)  # equal curves stay visible
+        axes.step(x, mean, where="post", color=f"C{k}", linewidth=wide, marker=".", label=name)
     axes.set(xlabel="completions", ylabel="best certified score: mean and s.e. over seeds")
     figure.legend(loc="outside upper center", ncols=min(3, len(groups)))
     figure.savefig(path, dpi=110)
