@@ -8,19 +8,22 @@ Loop    1. N rollouts of each task
         4. RTV over the last N rollouts picks one
 Run     python pdr.py --harness functions --problems humaneval:8 --model MODEL --N 16 --K 4 --T 2 --run runs/pdr
         python pdr.py --harness swe_bench --problems verified.jsonl --url URL --model NAME --run runs/swe
-Output  the four columns and what is behind them; in RUN: log.jsonl, chosen.jsonl (the picked rollouts), figure.png
+Output  the four columns and what is behind them; in RUN: log.jsonl, chosen.jsonl (the picked rollouts), figure.png;
+        chosen.json (swe_bench: their patches, as swebench grades them)
 Expect  Iter0 / Sel-K / Iter1 / Final, Claude-4.5-Opus, select, N=16, K=4, T=2, G=2, V=8: SWE-Bench Verified (500 tasks)
         70.94 / 75.00 / 76.04 / 77.60, Terminal-Bench 2.0 (88) 46.95 / 54.26 / 52.49 / 59.09; seeds are not disclosed
 Differs what RTV leaves open: see rtv.py. Besides:
         - the words around the summaries are our own, and the K summaries stand in order of their rollouts' index
-        - a rollout that did not finish is a candidate like the others; of one that is missing a stub says so
-        - --temperature and --max-tokens hold for the summariser and the judge, and for the agent of --harness functions
+        - a rollout that did not finish is a candidate like the others; of one that left nothing a stub says so
+        - --temperature holds for all: summariser, judge and every agent; --max-tokens for all but mini-SWE-agent and
+          terminus-2, whose replies have their own limits
         - --harness functions (a small agent, function problems) is ours; terminal_bench has terminus-2 for Terminus 1
 """
 
 import argparse
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -29,7 +32,7 @@ from pathlib import Path
 import common
 import rtv
 from evaluators import functions, swe_bench, terminal_bench
-from evaluators.outcomes import by_task, measure, percent, plot
+from evaluators.outcomes import as_failed, by_task, measure, percent, plot
 
 ADAPTERS = {"swe_bench": swe_bench, "terminal_bench": terminal_bench}
 PROBLEMS = ("problems", ("problems", "", 0, 0))  # where they stand in the log, so that a replay needs no other file
@@ -112,12 +115,17 @@ def selector(args: argparse.Namespace, log: common.Log, ask: Callable, problems:
     return select
 
 
+def summarised(args: argparse.Namespace, t: int) -> bool:
+    """Whether the rollouts of iteration t are summarised: in the last one only if the judge reads summaries."""
+    return t < args.T - 1 or (args.judge == "model" and args.compare == "summary" and args.N > 1)
+
+
 def summariser(args: argparse.Namespace, ask: Callable, stubs: Counter) -> Callable:
-    """summarise(t, rollouts) -> {task: {rollout: summary}}; in the last iteration only if the judge reads summaries."""
+    """summarise(t, rollouts) -> {task: {rollout: summary}}."""
 
     def summarise(t: int, R: list[dict]) -> dict[str, dict]:
         texts = [""] * len(R)
-        if t < args.T - 1 or (args.judge == "model" and args.compare == "summary" and args.N > 1):
+        if summarised(args, t):
             texts = rtv.summarise(R, ask, fields=args.fields, cut_chars=args.cut_chars, t=t)
         stubs[t] += sum(text.startswith(rtv.STUB) for text in texts)
         return by_task(R, texts)
@@ -155,6 +163,17 @@ def of_functions(args: argparse.Namespace, log: common.Log, problems: list[dict]
     return rollout
 
 
+def spend(log: common.Log, t: int, made: list[dict]) -> None:
+    """Count the agents' own spending, as far as it is known, towards --max-cost-usd; Stopped where that is spent."""
+    known = [r["cost_usd"] for r in made if r["cost_usd"] is not None]
+    if unknown := len(made) - len(known):
+        said = f"the cost of {unknown} of {len(made)} rollouts of iteration {t} is unknown"
+        print(f"warning: {said}: not counted in --max-cost-usd", file=sys.stderr)
+    log.cost = None if log.cost is None else log.cost + sum(known)
+    if log.is_spent():
+        raise common.Stopped(f"--max-cost-usd {log.max_cost_usd} is spent ({log.cost:.4f}, iteration {t})")
+
+
 def of_harness(args: argparse.Namespace, log: common.Log) -> Callable:
     """rollout(t, C) by the user's harness program: an iteration is one record of the log, a replay runs nothing."""
     own = {name: value for name in ("agent", "grader") if (value := getattr(args, name))}
@@ -172,11 +191,8 @@ def of_harness(args: argparse.Namespace, log: common.Log) -> Callable:
                 raise common.UserError(f"--harness {args.harness}: {e}") from None
 
         made = log.once("rollouts", ("rollouts", "", t, 0), json.dumps(contexts), run)["rollouts"]
-        if args.max_cost_usd is not None:  # the agents' own spending counts too
-            used = total(made)["cost_usd"]
-            log.cost = None if None in (log.cost, used) else log.cost + used
-            if log.is_spent():
-                raise common.Stopped(f"--max-cost-usd {args.max_cost_usd} is spent ({log.cost:.4f}, iteration {t})")
+        if args.max_cost_usd is not None:
+            spend(log, t, made)
         return made
 
     return rollout
@@ -188,14 +204,12 @@ def total(rollouts: list[dict]) -> dict:
     return {"rollouts": len(rollouts)} | {name: None if None in x else sum(x) for name, x in used.items()}
 
 
-def report(m: dict, N: int) -> None:
-    """Print the four columns and what is behind them."""
+def report(m: dict, failed: dict, N: int) -> None:
+    """Print the four columns, of the graded tasks and with ungraded rollouts as failed, and what is behind them."""
     print(f"{m['tasks']} tasks, {m['ungraded_tasks']} left out for an ungraded rollout")
-    print("          Iter0  Sel-K  Iter1  Final")
-    columns = ("iter0", "sel_k", "iter1", "final")
-    print("pass@1 % " + "".join(f"{percent(m[c]):>6} " for c in columns))
-    print("s.e.     " + "".join(f"{percent(m['se'][c]):>6} " for c in columns))
-    print(f"final with ungraded as failed: {percent(m['final_ungraded_as_failed'])} %")
+    print(f"{'':19} Iter0  Sel-K  Iter1  Final")
+    for name, row in {"pass@1 %": m, "s.e.": m["se"], "ungraded as failed": failed}.items():
+        print(f"{name:19}" + " ".join(f"{percent(row[c]):>6}" for c in ("iter0", "sel_k", "iter1", "final")))
     for t, counts in enumerate(m["pass_counts"]):
         steps = "-" if m["steps"][t] is None else f"{m['steps'][t]:.2f}"
         print(
@@ -228,7 +242,6 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     add("--grader", help="other harnesses: the grading program")
     add("--execute", action="store_true", help="with --replay: run the programs again too (functions)")
     rtv.options(parser)
-    parser.set_defaults(fields=None)
     args = rtv.check(parser, parser.parse_args(argv))
     args.fields = args.fields or ("tb" if args.harness == "terminal_bench" else "swe")
     if min(args.N, args.T, args.turns, args.workers) < 1 or not args.timeout_s > 0:
@@ -244,6 +257,9 @@ def check_harness(args: argparse.Namespace) -> None:
         raise common.UserError(f"--harness {args.harness} has no --execute: its programs ran elsewhere")
     if args.harness != "functions" and not (args.replay or (args.run and args.url and args.model)):
         raise common.UserError(f"--harness {args.harness} needs --run, --url and --model (the name there)")
+    asks = not args.replay and (args.judge == "model" or args.T > 1)
+    if args.max_cost_usd is not None and asks and None in (args.price_in, args.price_out):
+        raise common.UserError("--max-cost-usd needs --price-in and --price-out")  # said before a rollout is paid for
 
 
 def estimate(args: argparse.Namespace, tasks: int) -> str:
@@ -254,7 +270,8 @@ def estimate(args: argparse.Namespace, tasks: int) -> str:
     made = tasks * args.N * args.T
     turns = made * (args.turns if args.harness == "functions" else 0)
     print(f"{tasks} tasks, {made} rollouts" + ("" if turns else " (their calls are the harness's own)"))
-    return rtv.estimate({"rollout": turns, "summary": made, "vote": tasks * votes}, args)
+    summaries = tasks * args.N * sum(summarised(args, t) for t in range(args.T))
+    return rtv.estimate({"rollout": turns, "summary": summaries, "vote": tasks * votes}, args)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -285,10 +302,12 @@ def main(argv: list[str] | None = None) -> int:
     m = measure(records, rounds) | {"usage": log.usage(), "stubs": sum(stubs.values())}
     if not by_calls:  # its calls are not in our log, its rollouts say what they used
         m["usage"]["rollout"] = total([r for record in records for r in record["rollouts"]])
-    report(m, args.N)
+    report(m, measure(as_failed(records), rounds), args.N)
     chosen = [r for r in records[-1]["rollouts"] if r["rollout"] in records[-1]["kept"][r["task"]]]
     if args.run and not args.replay:
         (Path(args.run) / "chosen.jsonl").write_text("".join(json.dumps(r) + "\n" for r in chosen), "utf-8")
+        if args.harness == "swe_bench":
+            swe_bench.write_predictions(chosen, Path(args.run) / "chosen.json", args.model)
     if args.plot and m["iter0"] is not None:
         plot({c: (m[c], m["se"][c]) for c in m["se"]}, m["coverage"][0], Path(args.run) / "figure.png")
     return log.finish(**m, winners=records[-1]["kept"])

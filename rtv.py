@@ -9,6 +9,7 @@ Loop    1. the model turns each rollout R_i into a structured summary S_i, once
         3. repeat 2 until K are left (a task with K or fewer passes as it is): selection and not synthesis
 Run     python rtv.py rollouts.jsonl --model MODEL --G 2 --V 8 --K 1 --run runs/rtv
         python rtv.py rollouts.jsonl --judge vote=.6      (a simulated judge, on rollouts with outcomes: plan G and V)
+        python rtv.py runs/swe/it0 --url URL --model NAME     (a harness's folder: an iteration, or one rollout index)
 Output  a line a round; in RUN: log.jsonl (its last line has the winners, {task: [rollout]}), figure.png
 Expect  pass@1 before the first round and after the last, Claude-4.5-Sonnet, N=16, G=2, V=8: SWE-Bench Verified (500)
         67.4 -> 73.6, Terminal-Bench 2.0 (88) 40.6 -> 54.6; the paper does not say over how many seeds
@@ -31,7 +32,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import common
-from evaluators.outcomes import Outcomes, by_task, health, plot, read_rollouts, report, score
+from evaluators.outcomes import Outcomes, by_task, health, is_harbor, plot, read_rollouts, report, score
 
 SUMMARY_PROMPT = """\
 An agent worked on this task:
@@ -229,12 +230,17 @@ def evidence(rollout: dict, budget: int) -> str:
     return cut(rollout["transcript"] or "(empty)", budget - len(answer or "")) + (answer or "")
 
 
+def readable(rollout: dict) -> bool:
+    """Whether there is something to read of a rollout, a transcript or an answer."""
+    return bool(rollout["transcript"].strip() or (rollout.get("answer") or "").strip())
+
+
 def summarise(rollouts: list[dict], ask: Callable, *, fields: str, cut_chars: int, t: int) -> list[str]:
     """A summary of each, in order. An empty one is asked for again with another seed; then a marked STUB stands.
 
-    Of a rollout that is missing nothing is asked: its summary would be invented.
+    Of a rollout that left nothing, nothing is asked: its summary would be invented.
     """
-    texts, why = [""] * len(rollouts), ["there is no rollout" * (r.get("status") == "missing") for r in rollouts]
+    texts, why = [""] * len(rollouts), ["" if readable(r) else "the rollout left nothing" for r in rollouts]
     for attempt in range(2):  # the second one for empty replies alone; a call that failed would fail again
         todo = [i for i, text in enumerate(texts) if not text and not why[i]]
         units, requests = [], []
@@ -248,16 +254,22 @@ def summarise(rollouts: list[dict], ask: Callable, *, fields: str, cut_chars: in
 
 
 def model_judge(problems: dict[str, str], texts: dict[str, dict], ask: Callable, *, V: int, t0: int) -> Callable:
-    """The model as the judge, one call a vote; it reads texts[task][rollout]. t0 keeps tournaments apart in the log."""
+    """The model as the judge, one call a vote; it reads texts[task][rollout]. t0 keeps tournaments apart in the log.
+
+    Where all that is shown are stubs it is not asked, and abstains.
+    """
 
     def judge(ballots: list[tuple]) -> list[int | None]:
+        told = [b for b in ballots if not all(texts[b[0]][c].startswith(STUB) for c in b[4])]
         units, requests = [], []
-        for task, t, m, v, shown in ballots:
+        for task, t, m, v, shown in told:
             units.append(("vote", task, t0 + t, 2 * V * m + v))  # at most 2V votes a match, with its revote
             blocks = [f"<solution_{k}>\n{texts[task][c]}\n</solution_{k}>" for k, c in enumerate(shown, 1)]
             text = COMPARE_PROMPT.format(n=len(shown), problem=problems[task], solutions="\n".join(blocks))
             requests.append([{"role": "user", "content": text}])
-        return [read_verdict(r.text, len(b[4])) for r, b in zip(ask(units, requests), ballots, strict=True)]
+        replies = ask(units, requests) if told else []
+        votes = {b[:4]: read_verdict(r.text, len(b[4])) for r, b in zip(replies, told, strict=True)}
+        return [votes.get(b[:4]) for b in ballots]
 
     return judge
 
@@ -267,7 +279,7 @@ def options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--G", type=int, default=2, help="candidates in a group (paper: 2)")
     add("--V", type=int, default=8, help="votes in a group (paper: 8)")
-    add("--fields", choices=list(FIELDS), default="swe", help="of a summary (paper: a list for each benchmark)")
+    add("--fields", choices=list(FIELDS), help="of a summary (paper: one list a benchmark; default: tb for Harbor)")
     add("--compare", choices=["summary", "trace"], default="summary", help="what the judge reads (paper: summary)")
     add("--judge", default="model", help="model | oracle | coin | accuracy=A[,A2,...] by round | vote=A")
     add("--order", choices=["balanced", "shuffled", "fixed"], default="balanced", help="of display, over the votes")
@@ -324,9 +336,11 @@ def main(argv: list[str] | None = None) -> int:
         raise common.UserError(str(e)) from None
     outcomes = by_task(rollouts, [r["outcome"] for r in rollouts])
     candidates = {task: list(o) for task, o in outcomes.items()}
+    args.fields = args.fields or ("tb" if is_harbor(Path(args.rollouts)) else "swe")
     if args.estimate:
         votes = sum(comparisons(len(c), G=args.G, V=args.V, K=args.K) for c in candidates.values())
-        summaries = sum(len(c) for c in candidates.values() if len(c) > args.K) if args.compare == "summary" else 0
+        asked = [r for r in rollouts if len(candidates[r["task"]]) > args.K and readable(r)]
+        summaries = len(asked) if args.judge == "model" and args.compare == "summary" else 0
         print(estimate({"summary": summaries, "vote": votes}, args))
         return 0
     limits = {"replay": args.replay, "max_cost_usd": args.max_cost_usd}

@@ -2,7 +2,8 @@
 
 A harness is the user's tool. It runs once for each rollout index, in a folder rNN, with its output in a log file, and
 running it again goes on where it stopped. A file that is torn or not of its format makes its rollout "unreadable",
-without a grade; check says why. Standard library only. An adapter has tasks, load, check, command and harness.
+without a grade; check says why. Standard library only. An adapter has tasks, load, check, forget_failed, command and
+harness.
 """
 
 import argparse
@@ -18,15 +19,16 @@ from collections.abc import Callable, Container, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-if __package__:
-    from evaluators.trajectories import read_json
-else:  # python evaluators/ADAPTER.py
-    from trajectories import read_json
 
 ROLLOUT = ("task", "rollout", "problem", "transcript", "answer", "outcome", "steps", "tokens", "cost_usd", "status")
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "MSWEA_SILENT_STARTUP": "1"}  # no look-ups of prices at each start
+AGAIN = "pdr.py tries twice, then its iteration stands; after `forget` the command of its index runs it again"
+TODO = {
+    "check": "a folder: what is unusable, and the rates",
+    "load": "a folder: the rollouts as JSON lines",
+    "forget": "a folder: take out what failed, so that the command of its index runs it again",
+    "scores": "a file of patches, chosen.json or preds.json: the verdicts on them, by the reports below its folder",
+}
 EMPTY = dict.fromkeys(ROLLOUT) | {"problem": "", "transcript": "", "status": "missing", "why": ""}
 
 
@@ -49,22 +51,6 @@ def write_if_new(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != text.encode("utf-8"):
         path.write_text(text, "utf-8")
-
-
-def attempt(read: Callable[..., dict], *args: Any) -> dict:
-    """What read(*args) says of a rollout; where it cannot be read, the status "unreadable", and why."""
-    try:
-        return read(*args)
-    except ValueError as e:
-        return {"status": "unreadable", "why": str(e)}
-
-
-def readable(path: Path) -> tuple[dict, str]:
-    """(the object in a JSON file, ""), or ({}, why it cannot be read); ({}, "") where it is absent."""
-    try:
-        return read_json(path) or {}, ""
-    except ValueError as e:
-        return {}, str(e)
 
 
 def read_rows(path: Path, columns: tuple[str, ...]) -> list[dict]:
@@ -119,16 +105,21 @@ def tally(outcomes: Iterable[bool | None]) -> dict:
     return {"graded": graded, "passed": passed, "ungraded": len(outcomes) - graded, **rates}
 
 
-def check(records: list[dict], own_ends: set[str]) -> list[str]:
-    """What is unusable, one line each; own_ends are the statuses in which the agent itself came to an end."""
+def check(records: list[dict], own_ends: set[str], failed: Callable[[dict], bool]) -> list[str]:
+    """What is unusable, one line each.
+
+    own_ends: the statuses in which the agent itself came to an end; failed: which records forget_failed forgets.
+    """
     said, seen = [], {}
     for r in records:
         name = f"{r['task']} rollout {r['rollout']}"
         twin = seen.setdefault((r["task"], r["transcript"]), name)
         if r["why"]:
             said.append(f"{name}: {r['status']}: {r['why']}")
+        elif failed(r):
+            said.append(f"{name}: the environment, the server or the grading failed ({r['status']}): {AGAIN}")
         elif r["status"] not in own_ends:
-            said.append(f"{name}: the environment or the server failed ({r['status']}); the same command retries it")
+            said.append(f"{name}: {r['status']}, and graded all the same: it stays as it is")
         elif not r["transcript"]:
             said.append(f"{name}: no transcript ({r['status']})")
         elif twin != name:
@@ -162,6 +153,11 @@ def run_logged(argv: list[str], log: Path, cwd: Path, env: dict[str, str]) -> No
         raise RuntimeError(f"{argv[0]} ended with {done.returncode}: {last[:200]} (all of it in {log})")
 
 
+def program(text: str) -> list[str]:
+    """The words of --agent or --grader; a path that is there becomes absolute, since they run in another folder."""
+    return [str(Path(word).absolute()) if "/" in word and Path(word).exists() else word for word in shlex.split(text)]
+
+
 def server(url: list[str], index: int) -> str:
     """Rollout index i asks server i mod n."""
     return url[index % len(url)].rstrip("/").removesuffix("/v1") + "/v1"
@@ -181,8 +177,8 @@ def iterations(
     one(index, its seed, agents, folder, data, problems) runs and grades an index. `workers` agents at once in all: as
     many as there are tasks, then several indexes beside each other. What left nothing has the status "missing".
     """
-    if workers < 1:
-        raise ValueError(f"need workers >= 1: {workers=}")
+    if workers < 1 or seed < 0:
+        raise ValueError(f"need workers >= 1 and seed >= 0: {workers=} {seed=}")
 
     def rollout(t: int, contexts: dict[str, list[str]]) -> list[dict]:
         it = Path(run_dir).resolve() / f"it{t}"
@@ -204,14 +200,18 @@ def iterations(
     return rollout
 
 
+def rate(outcomes: Iterable[bool | None]) -> str:
+    """pass@1 both ways, with its counts."""
+    t = tally(outcomes)
+    counts = f"{t['passed']} of {t['graded']} graded; {t['rate_all'] or 0:.1%} with {t['ungraded']} ungraded as failed"
+    return f"pass@1 {t['rate']:.1%} ({counts})" if t["graded"] else f"pass@1 none graded ({counts})"
+
+
 def show(rollouts: list[dict], problems: list[str]) -> None:
     """Print what is there, what is unusable and why, and the rate with its error counts."""
     statuses = ", ".join(f"{n} {status}" for status, n in Counter(r["status"] for r in rollouts).most_common())
     print(*problems, f"{len(rollouts)} rollouts of {len({r['task'] for r in rollouts})} tasks: {statuses}", sep="\n")
-    t = tally(r["outcome"] for r in rollouts)
-    rate = f"{t['rate']:.1%}" if t["graded"] else "none graded"
-    counts = f"{t['passed']} of {t['graded']} graded; {t['rate_all']:.1%} with {t['ungraded']} ungraded as failed"
-    print(f"pass@1 {rate} ({counts})")
+    print(rate(r["outcome"] for r in rollouts))
 
 
 def parse(module: ModuleType, argv: list[str] | None) -> argparse.Namespace:
@@ -219,12 +219,11 @@ def parse(module: ModuleType, argv: list[str] | None) -> argparse.Namespace:
     style["usage"] = argparse.SUPPRESS  # an error is one line
     parser = argparse.ArgumentParser(description=module.__doc__, **style)
     todo = parser.add_subparsers(dest="todo", required=True, prog=parser.prog)
-    for name, what in (("check", "what is unusable, and the rates"), ("load", "the rollouts as JSON lines")):
-        todo.add_parser(name, help=what, **style).add_argument("folder", type=Path)
-    sub = todo.add_parser(
-        "command", help="print the commands of one rollout index; grading, once OUT is there", **style
-    )
-    add = sub.add_argument
+    for name, what in TODO.items():
+        if name != "scores" or hasattr(module, name):
+            todo.add_parser(name, help=what, **style).add_argument("path", type=Path)
+    what = "print the commands of one rollout index; grading, once OUT is there"
+    add = todo.add_parser("command", help=what, **style).add_argument
     add("--data", type=Path, required=True, help="the data set's folder, as it is or as write_dataset leaves it")
     add("--out", type=Path, help="the rollout's folder (default: r00 for index 0 ...)")
     add("--url", nargs="+", required=True, help="OpenAI-compatible servers")
@@ -253,6 +252,7 @@ def impossible(args: argparse.Namespace) -> str:
         f"--t {args.t}: must be at least 0": args.t < 0,
         f"--index {args.index}: must be in [0, N - 1] with --N {args.N}": not 0 <= args.index < args.N,
         f"--temperature {args.temperature}: must be in [0, 10]": not 0 <= args.temperature <= 10,
+        f"--seed {args.seed}: must be at least 0": args.seed < 0,
         f"--workers {args.workers}: must be at least 1": args.workers < 1,
     }
     return next((what for what, wrong in said.items() if wrong), "")
@@ -274,12 +274,20 @@ def main(module: ModuleType, argv: list[str] | None = None) -> int:
     """The command line of an adapter. 0; 1 where check finds something; 2 for a user's mistake, in one line."""
     args = parse(module, argv)
     try:
+        if "path" in args and not args.path.exists():
+            raise ValueError(f"{args.path} does not exist")
         if args.todo == "command":
             print(*commands(module, args), sep="\n")
+        elif args.todo == "forget":
+            print(f"{len(gone := module.forget_failed(args.path))} forgotten", *gone, sep="\n")
+        elif args.todo == "scores":
+            found = module.scores(args.path)
+            print(*(json.dumps({"task": task, "outcome": outcome}) for task, outcome in found.items()), sep="\n")
+            print(rate(found.values()))
         elif args.todo == "load":
-            print(*(json.dumps(r) for r in module.load(args.folder)), sep="\n")
+            print(*(json.dumps(r) for r in module.load(args.path)), sep="\n")
         else:
-            show(module.load(args.folder), problems := module.check(args.folder))
+            show(module.load(args.path), problems := module.check(args.path))
             return 1 if problems else 0
     except (ValueError, OSError) as e:
         print(f"{Path(sys.argv[0]).name}: {e}", file=sys.stderr)

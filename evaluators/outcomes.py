@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from evaluators import swe_bench, terminal_bench
+
 Outcomes = Mapping[str, Mapping[int, bool | None]]  # [task][rollout]; None = not graded
 
 
@@ -26,12 +28,15 @@ def rollout_of(line: str) -> dict:
     return r
 
 
+def is_harbor(path: Path) -> bool:
+    """Whether it is a folder with Harbor's trials in it, and not one of mini-SWE-agent or a file."""
+    return path.is_dir() and bool(terminal_bench.trials(path))
+
+
 def read_rollouts(path: Path) -> list[dict]:
     """The rollouts of a JSONL file or of a harness folder; ValueError names the line that is wrong."""
     if path.is_dir():
-        from evaluators import swe_bench, terminal_bench
-
-        return (swe_bench if next(path.rglob("*.traj.json"), None) else terminal_bench).load(path)  # by what lies there
+        return (terminal_bench if is_harbor(path) else swe_bench).load(path)
     rollouts = {}
     try:
         lines = path.read_text("utf-8").split("\n")
@@ -162,6 +167,12 @@ def measure(records: list[dict], rounds: dict[int, list[dict]]) -> dict:
         "judge_accuracy": [score(o, rounds.get(t, []))["judge_accuracy_pooled"] for t, o in enumerate(O)],
         "steps": [mean_se(x)[0] for x in steps],
     }
+
+
+def as_failed(records: list[dict]) -> list[dict]:
+    """The records with every ungraded rollout as failed, for the other way to measure them."""
+    failed = [[{**x, "outcome": bool(x["outcome"])} for x in record["rollouts"]] for record in records]
+    return [{**record, "rollouts": rollouts} for record, rollouts in zip(records, failed, strict=True)]
 
 
 def percent(value: float | None) -> str:

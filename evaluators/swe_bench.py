@@ -4,7 +4,9 @@ Tools   mini-swe-agent 2.4.6 and swebench 5.0.2, each in a virtual environment o
 Input   JSON lines, columns as in SWE-bench/SWE-bench_Verified: instance_id, problem_statement, image, eval_script ...
 Layout  RUN/it0/ds/test.jsonl; RUN/it0/r00/: preds.json, ID/ID.traj.json, graded.json, logs/, *.log; r00 is rollout 0
 Run     python evaluators/swe_bench.py check RUN/it0    what is unusable and why, the rate both ways (load: JSON lines)
+        python evaluators/swe_bench.py forget RUN/it0   takes out what failed, so that `command` runs or grades it again
         python evaluators/swe_bench.py command --data RUN/it0/ds --url URL --model NAME    what runs for one index
+        python evaluators/swe_bench.py scores RUN/chosen.json     the verdicts on the patches that pdr.py picked
 Differs - the paper names no version, temperature, limit or seed. An agent has the limits of mini-SWE-agent: 250 steps,
           3 USD where litellm knows the model's price. A rollout has its own seed: seed * 1000000 + t * N + index
         - what a limit stopped (cost_limit, step_limit, TimeExceeded, ContextWindowExceededError) has submitted nothing:
@@ -14,52 +16,27 @@ Differs - the paper names no version, temperature, limit or seed. An agent has t
 
 import hashlib
 import json
-import re
-import shlex
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 if __package__:
-    from evaluators import harnesses
-    from evaluators.trajectories import field, mini, read_json, with_context, without_context
+    from evaluators import harnesses, trajectories
+    from evaluators.trajectories import clean_patch, field, mini, read_json, with_context, without_context
 else:  # python evaluators/swe_bench.py
     import harnesses
-    from trajectories import field, mini, read_json, with_context, without_context
+    import trajectories
+    from trajectories import clean_patch, field, mini, read_json, with_context, without_context
 
 # The agent's own ends, which are not tried again, in mini-SWE-agent's words.
 OWN_ENDS = {"Submitted", "RepeatedFormatError", "LimitsExceeded", "TimeExceeded", "ContextWindowExceededError"}
 AGENT, GRADER = "mini-extra", "python -m swebench.harness.run_evaluation"
 
 
-def clean_patch(patch: str | None) -> str:
-    """A patch as git apply wants it: no code fence, exactly one final newline; None and blank are the empty patch."""
-    fenced = re.fullmatch(r"\s*```\w*\n(.*?)\n?```\s*", patch or "", re.DOTALL)
-    text = (fenced[1] if fenced else patch or "").strip("\n")
-    return text + "\n" if text.strip() else ""
-
-
-def graded(report: Path) -> dict:
-    """{"outcome": resolved} of a report.json; None for what swebench itself puts down to a broken environment."""
-    r = field(read_json(report), report.parent.name, kind=dict, default={})
-    resolved = field(r, "resolved", kind=bool)
-    return {"outcome": resolved if resolved or not field(r, "infra_failure", kind=bool) else None}
-
-
-def verdicts(logs: Path) -> dict[tuple[str, str], dict]:
-    """(instance, patch) -> what its report says, of every one below a folder. swebench's cache goes by run id alone."""
-    found: dict[tuple[str, str], dict] = {}
-    for report in sorted(p for p in Path(logs).rglob("report.json") if (p.parent / "patch.diff").exists()):
-        patch = clean_patch((report.parent / "patch.diff").read_text("utf-8", "replace"))
-        if found.get(key := (report.parent.name, patch), {}).get("outcome") is None:
-            found[key] = harnesses.attempt(graded, report)
-    return found
-
-
-def scores(preds: Path, logs: Path) -> dict[str, bool | None]:
-    """Each prediction's verdict: True, False, None where this very patch is not graded (empty, not applied, error)."""
-    found, predicted = verdicts(logs), read_json(Path(preds)) or {}
+def scores(preds: Path) -> dict[str, bool | None]:
+    """Each prediction's verdict, by the reports below its folder: None where this very patch has none."""
+    found, predicted = trajectories.verdicts(Path(preds).parent), read_json(Path(preds)) or {}
     return {task: found.get((task, patch_of(predicted, task)), {}).get("outcome") for task in predicted}
 
 
@@ -108,8 +85,8 @@ def command(
     config += own.get(backend, [])
     where = ["--subset", str(data), "--split", "test", "-o", str(out), "-w", str(workers)]
     environment = {"podman": "docker", "modal": "swerex_modal"}.get(backend, backend)
-    asks = ["-m", f"openai/{model.removeprefix('openai/')}", "--environment-class", environment]
-    argv = [*shlex.split(agent), "swebench", *where, *asks, *(a for c in config for a in ("-c", c))]
+    asks = ["-m", f"openai/{model}", "--environment-class", environment]
+    argv = [*harnesses.program(agent), "swebench", *where, *asks, *(a for c in config for a in ("-c", c))]
     return [*argv, *(a.replace("{out}", str(out)) for a in extra)]
 
 
@@ -119,9 +96,18 @@ def run_id(preds: Path) -> str:
 
 
 def grade_command(preds: Path, *, data: Path, workers: int, backend: str, grader: str = GRADER) -> list[str]:
-    """Grade one predictions file; run it where logs/ should lie. Running it again grades what has no report yet."""
+    """Grade one predictions file; run it where logs/ should lie. Running it again grades what has no report yet.
+
+    Where one prediction changed all are graded again, so harness() hands over only those without a verdict.
+    """
     what = ["-d", str(Path(data) / "test.jsonl"), "-s", "test", "-p", str(preds), "-id", run_id(preds)]
-    return [*shlex.split(grader), *what, "--max_workers", str(workers), *(["--modal", "true"] * (backend == "modal"))]
+    return [
+        *harnesses.program(grader),
+        *what,
+        "--max_workers",
+        str(workers),
+        *(["--modal", "true"] * (backend == "modal")),
+    ]
 
 
 def write_predictions(chosen: Iterable[dict], out: Path, model: str = "chosen") -> Path:
@@ -149,22 +135,29 @@ def finished(path: Path, predicted: dict) -> dict:
     return {"model_name_or_path": name, "instance_id": task, "model_patch": patch}
 
 
-def forget_failed(out: Path) -> list[str]:
-    """Take infra failures out of OUT/preds.json, so that the next run retries them; return their ids. Limits stay.
-
-    What a kill left out of preds.json, or tore, comes back from its finished trajectory; torn reports are graded again.
-    """
-    for report in Path(out).rglob("report.json"):
-        if "why" in harnesses.attempt(graded, report):
-            report.unlink()
-    path, kept = Path(out) / "preds.json", {}
-    predicted, torn = harnesses.readable(path)
-    for file in sorted(Path(out).glob("*/*.traj.json")):
-        if "model_patch" in (prediction := harnesses.attempt(finished, file, predicted)):
+def mend(run: Path) -> list[Path]:
+    """Make RUN/preds.json what its trajectories say; RUN/ID of each prediction that this takes out."""
+    predicted, torn = trajectories.readable(run / "preds.json")
+    kept = {}
+    for file in sorted(run.glob("*/*.traj.json")):
+        if "model_patch" in (prediction := trajectories.attempt(finished, file, predicted)):
             kept[file.parent.name] = prediction
     if torn or kept != predicted:
-        harnesses.write_if_new(path, json.dumps(kept, indent=2))
-    return sorted({*predicted} - {*kept})
+        harnesses.write_if_new(run / "preds.json", json.dumps(kept, indent=2))
+    return [run / task for task in sorted({*predicted} - {*kept})]
+
+
+def forget_failed(out: Path) -> list[str]:
+    """Forget what the environment, the server or the grading failed, below a folder, so that it is done again.
+
+    Returned: the predictions taken out of a preds.json, RUN/ID, and the reports deleted. The agent's own limits stay.
+    What a kill left out of a preds.json, or tore, comes back from its finished trajectory.
+    """
+    broken = [path for path in trajectories.reports(out) if "why" in trajectories.attempt(trajectories.graded, path)]
+    for report in broken:
+        report.unlink()
+    runs = sorted({path.parent for path in Path(out).rglob("preds.json")} | {Path(out)})
+    return [str(path.relative_to(out)) for path in [p for run in runs for p in mend(run)] + broken]
 
 
 def read(path: Path | None, predicted: dict, torn: str, task: str, found: dict) -> dict:
@@ -185,11 +178,11 @@ def records(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
     for run in sorted(runs | {p.parent for p in Path(folder).rglob("preds.json")}):
         bases, ds = (run, *run.resolve().parents[:2]), harnesses.near(run, "test.jsonl")  # reports lie there too
         known = problems or (tasks(ds) if ds else {})
-        found = {k: v for base in bases[::-1] for k, v in verdicts(base / "logs").items()}
+        found = {k: v for base in bases[::-1] for k, v in trajectories.verdicts(base / "logs").items()}
         paths = {task: p for p, task in files.items() if p in (run / p.name, run / task / p.name)}
-        predicted, torn = harnesses.readable(run / "preds.json")
+        predicted, torn = trajectories.readable(run / "preds.json")
         for task in sorted({*predicted, *paths} or (known if torn else ())):
-            r = harnesses.attempt(read, paths.get(task), predicted, torn, task, found)
+            r = trajectories.attempt(read, paths.get(task), predicted, torn, task, found)
             made.append((task, run, r | {"problem": known.get(task) or r.get("problem", "")}))
     if not made:
         raise ValueError(f"{folder}: no preds.json that can be read, and no .traj.json in it")
@@ -206,7 +199,8 @@ def load(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
 
 def check(folder: Path) -> list[str]:
     """What is unusable, one line each, before any money is spent on summaries; empty where all is well."""
-    return harnesses.check(records(folder), OWN_ENDS | {"cost_limit", "step_limit", "unknown"})
+    own_ends = OWN_ENDS | {"cost_limit", "step_limit", "unknown"}
+    return harnesses.check(records(folder), own_ends, lambda r: r["status"] not in own_ends)
 
 
 def harness(
@@ -226,9 +220,9 @@ def harness(
             forget_failed(out)
             if {*problems} - {*(read_json(out / "preds.json") or {})}:
                 harnesses.run_logged(argv, out / "agent.log", it, harnesses.QUIET)
-        done = [r for r in load(out, problems) if r["answer"] is not None and r["status"] != "no_trajectory"]
-        preds = write_predictions(done, out / "graded.json", model)
-        if grader and any(r["answer"] and r["outcome"] is None for r in done):
+        done = [r for r in load(out, problems) if r["answer"] and r["status"] != "no_trajectory"]
+        if grader and (todo := [r for r in done if r["outcome"] is None]):  # under a run id of their own
+            preds = write_predictions(todo, out / "graded.json", model)
             harnesses.run_logged(grade_command(preds, grader=grader, **kw), out / "grade.log", out, harnesses.QUIET)
 
     parts = {"tasks": tasks, "write_dataset": write_dataset, "load": load}

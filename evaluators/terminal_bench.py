@@ -4,7 +4,8 @@ Tools   harbor 0.25.0 (Python >= 3.12), in a virtual environment of its own (--a
 Input   a folder of tasks (instruction.md, task.toml, environment/, tests/): harbor download terminal-bench@2.0 -o DIR
 Layout  RUN/it0/ds/TASK/instruction.md; RUN/it0/r00/TASK__x/{result.json, agent/trajectory.json}; r00 is rollout 0
 Run     python evaluators/terminal_bench.py check RUN/it0    which rollouts are unusable and why; the rate both ways
-        python evaluators/terminal_bench.py load RUN/it0     the rollouts as JSON lines
+        python evaluators/terminal_bench.py load RUN/it0     the rollouts as JSON lines (pdr.py picked: chosen.jsonl)
+        python evaluators/terminal_bench.py forget RUN/it0   deletes the trials that failed
         python evaluators/terminal_bench.py command --data DIR --url URL --model NAME    what runs for one index
 Differs - the paper's agent is Terminus 1, which Harbor names but cannot run: terminus-2
         - version 2.0 has 89 tasks; the paper ran 88 and does not say which one it left out
@@ -17,17 +18,17 @@ Differs - the paper's agent is Terminus 1, which Harbor names but cannot run: te
 
 import json
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 if __package__:
-    from evaluators import harnesses
+    from evaluators import harnesses, trajectories
     from evaluators.trajectories import NUMBER, atif, field, items, read_json, with_context, without_context
 else:  # python evaluators/terminal_bench.py
     import harnesses
+    import trajectories
     from trajectories import NUMBER, atif, field, items, read_json, with_context, without_context
 
 UNGRADED_LIMIT = "ContextLengthExceededError"  # of the limits the only one after which Harbor does not grade
@@ -46,32 +47,38 @@ def verdict(result: dict) -> bool | None:
     return None if reward is None else reward >= 1
 
 
-def scores(folder: Path) -> dict[str, bool | None]:
-    """The verdict of each trial below a folder, by trial name; None too where its result.json cannot be read."""
-    return {p.name: harnesses.attempt(graded, p).get("outcome") for p in trials(folder)}
-
-
 def graded(trial: Path) -> dict:
     return {"outcome": verdict(read_json(trial / "result.json"))}
 
 
+def is_trial(folder: Path) -> bool:
+    """Whether a trial ran here: result.json names it; where that is torn, a trial's other files are there.
+
+    A job has a result.json too, and its name has the same form unless it was given another one.
+    """
+    named = {"task_name", "trial_name"} & trajectories.readable(folder / "result.json")[0].keys()
+    return bool(named) or any((folder / name).exists() for name in ("agent", "trial.log"))
+
+
 def trials(folder: Path) -> list[Path]:
     """The folder of every trial below a folder that has a result.json, in the order in which they began."""
-    found = [p.parent for p in Path(folder).rglob("*__*/result.json")]
-    return sorted(found, key=lambda p: (str(harnesses.readable(p / "result.json")[0].get("started_at") or ""), p.name))
+    found = [p.parent for p in Path(folder).rglob("*__*/result.json") if is_trial(p.parent)]
+    return sorted(
+        found, key=lambda p: (str(trajectories.readable(p / "result.json")[0].get("started_at") or ""), p.name)
+    )
 
 
 def task_name(trial: Path, known: Iterable[str] = ()) -> str:
     """The task's folder name; the trial's own name cuts it at 32 characters."""
     cut = trial.name.rpartition("__")[0]
-    named = {"task": next((task for task in known if task[:32] == cut), cut)}
+    named = {"task": next((task for task in known if task[:32].rstrip("_-") == cut), cut)}
 
     def told() -> dict:
         result = read_json(trial / "result.json")
         path = Path(field(result, "config", "task", "path", kind=str, default="")).name
         return {"task": path or field(result, "task_name", kind=str) or named["task"]}
 
-    return (named | harnesses.attempt(told))["task"]
+    return (named | trajectories.attempt(told))["task"]
 
 
 def ending(result: dict, parts: list[dict]) -> str:
@@ -108,7 +115,7 @@ def records(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
         if trial.parent not in near:
             ds = None if problems else harnesses.near(trial.parent, "*/instruction.md")
             near[trial.parent] = problems or (tasks(ds) if ds else {})
-        known, r = near[trial.parent], harnesses.attempt(read, trial)
+        known, r = near[trial.parent], trajectories.attempt(read, trial)
         task = task_name(trial, known)
         made.append((task, trial, r | {"problem": known.get(task) or r.get("problem", "")}))
     if not made:
@@ -126,7 +133,11 @@ def load(folder: Path, problems: dict[str, str] | None = None) -> list[dict]:
 
 def check(folder: Path) -> list[str]:
     """What is unusable, one line each, before any money is spent on summaries; empty where all is well."""
-    return harnesses.check(records(folder), OWN_ENDS)
+
+    def failed(r: dict) -> bool:
+        return r["outcome"] is None and r["status"] != UNGRADED_LIMIT
+
+    return harnesses.check(records(folder), OWN_ENDS, failed)
 
 
 def tasks(source: Path) -> dict[str, str]:
@@ -169,11 +180,11 @@ def command(
     calls = json.dumps({"seed": seed})
     kwargs = [f"temperature={temperature}", f"llm_call_kwargs={calls}", "record_terminal_session=false"]
     job = ["-p", str(data), "-o", str(Path(out).parent), "--job-name", Path(out).name, "-k", "1", "-n", str(workers)]
-    asks = ["-a", "terminus-2", "-m", f"openai/{model.removeprefix('openai/')}", "-e", backend]
+    asks = ["-a", "terminus-2", "-m", f"openai/{model}", "-e", backend]
     argv = [
         "env",
         f"OPENAI_BASE_URL={harnesses.server(url, index)}",
-        *shlex.split(agent),
+        *harnesses.program(agent),
         "run",
         "-y",
         "-q",
@@ -184,21 +195,15 @@ def command(
 
 
 def forget_failed(out: Path) -> list[str]:
-    """Delete the folders of trials without a grade, so that the next run redoes them and only them; their names.
+    """Delete the folders of trials without a grade, so that the next run redoes them and only them; their paths.
 
     What the agent's own limit left ungraded stays, and so does a graded trial whose trajectory cannot be read.
     """
-    ungraded = [p for p in trials(out) if harnesses.attempt(graded, p).get("outcome") is None]
-    failed = [p for p in ungraded if harnesses.attempt(read, p)["status"] != UNGRADED_LIMIT]
+    ungraded = [p for p in trials(out) if trajectories.attempt(graded, p).get("outcome") is None]
+    failed = [p for p in ungraded if trajectories.attempt(read, p)["status"] != UNGRADED_LIMIT]
     for path in failed:
         shutil.rmtree(path)
-    return [path.name for path in failed]
-
-
-def write_predictions(chosen: Iterable[dict], out: Path) -> Path:
-    """The chosen rollouts as {task: index}, since the trial's folder is what there is instead of a patch; its path."""
-    harnesses.write_if_new(Path(out), json.dumps({r["task"]: r["rollout"] for r in chosen}, indent=1))
-    return Path(out)
+    return [str(path.relative_to(out)) for path in failed]
 
 
 def harness(

@@ -1,19 +1,23 @@
-"""What agents leave of a rollout, read strictly: trajectories of mini-SWE-agent (v1, v1.1) and Harbor (ATIF v1.0-1.8).
+"""What is left of a rollout, read strictly: trajectories of mini-SWE-agent (v1, v1.1) and Harbor (ATIF v1.0-1.8), which
+hold no grade, and swebench's reports, which hold nothing else.
 
-They hold no grade. What is null or absent passes where the formats have it; a part of another kind, and a number that
+What is null or absent passes where the formats have it; a part of another kind, and a number that
 is not finite, is a ValueError that says which. Standard library only.
 """
 
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 NUMBER = int | float
+USED = "prompt_tokens", "completion_tokens"
 PROMPT = r"<pr_description>(?:\nConsider the following PR description:)?\n(.*)\n</pr_description>"
 PROMPT += r"|Task Description:\n(.*)\n\nCurrent terminal state:"
+BLOCK = r"```[^\n`]*\n(.*?)\n?```"
+UNGRADED = "`forget` deletes the report, so that the patch is graded again"
 CONTEXT = "\n\n<refinement_context>\n", "\n</refinement_context>\n"
 
 
@@ -28,6 +32,22 @@ def read_json(path: Path, kind: Any = dict) -> Any:
     if not isinstance(data, kind):
         raise ValueError(f"{path.name} is {data!r:.60}")
     return data
+
+
+def attempt(read: Callable[..., dict], *args: Any) -> dict:
+    """What read(*args) says of a rollout; where it cannot be read, the status "unreadable", and why."""
+    try:
+        return read(*args)
+    except ValueError as e:
+        return {"status": "unreadable", "why": str(e)}
+
+
+def readable(path: Path) -> tuple[dict, str]:
+    """(the object in a JSON file, ""), or ({}, why it cannot be read); ({}, "") where it is absent."""
+    try:
+        return read_json(path) or {}, ""
+    except ValueError as e:
+        return {}, str(e)
 
 
 def field(data: dict, name: str, *more: str, kind: Any, default: Any = None) -> Any:
@@ -116,12 +136,12 @@ def mini(data: dict | list) -> dict:
     for i, m in enumerate(messages):
         said, extra = flat(m, "content"), field(m, "extra", kind=dict, default={})
         if isinstance(response := extra.get("response"), dict):
-            used = ("prompt_tokens", "completion_tokens")
-            tokens += [field(response, "usage", name, kind=NUMBER, default=0) for name in used]
+            tokens += [field(response, "usage", name, kind=NUMBER, default=0) for name in USED]
         if m.get("role") == "assistant":
             step += 1
             typed = [field(a, "command", kind=str, default="") for a in items(extra, "actions")]
-            text.append(turn(step, said, [f"$ {c}" for c in typed if c not in said]))
+            shown = {"", *(block.strip() for block in re.findall(BLOCK, said, re.DOTALL))}  # as text-based models act
+            text.append(turn(step, said, [f"$ {c}" for c in typed if c.strip() not in shown]))
         elif i != first and m.get("role") not in ("system", "exit"):
             text.append(f"[{step}] output\n{said}")
     return {
@@ -158,7 +178,7 @@ def atif(parts: list[dict]) -> dict:
 def atif_totals(steps: list[dict]) -> dict:
     """prompt_tokens, completion_tokens, cost_usd, tokens, summed over the steps (final_metrics may be null)."""
     sums = {}
-    for name in ("prompt_tokens", "completion_tokens", "cost_usd"):
+    for name in (*USED, "cost_usd"):
         values = [v for s in steps if (v := field(s, "metrics", name, kind=NUMBER)) is not None]
         sums[name] = sum(values) if values else None
     counted = sums["prompt_tokens"] is not None
@@ -170,3 +190,34 @@ def show_call(call: dict) -> str:
     arguments = field(call, "arguments", kind=dict, default={})
     typed = arguments.get("keystrokes") or arguments.get("command") or arguments.get("cmd")
     return f"$ {typed.rstrip()}" if isinstance(typed, str) else f"> {call.get('function_name')} {json.dumps(arguments)}"
+
+
+def clean_patch(patch: str | None) -> str:
+    """A patch as git apply wants it: no code fence, exactly one final newline; None and blank are the empty patch."""
+    fenced = re.fullmatch(r"\s*```\w*\n(.*?)\n?```\s*", patch or "", re.DOTALL)
+    text = (fenced[1] if fenced else patch or "").strip("\n")
+    return text + "\n" if text.strip() else ""
+
+
+def graded(report: Path) -> dict:
+    """{"outcome": resolved} of a report.json; None, and why, for what swebench puts down to a broken environment."""
+    r = field(read_json(report), report.parent.name, kind=dict, default={})
+    resolved, broken = field(r, "resolved", kind=bool), field(r, "infra_failure", kind=bool)
+    if resolved or (resolved is False and not broken):
+        return {"outcome": resolved}
+    return {"outcome": None, "why": f"no verdict ({'infra_failure' if broken else 'empty report'}): {UNGRADED}"}
+
+
+def reports(logs: Path) -> list[Path]:
+    """swebench's reports below a folder; each lies beside the patch that it judges."""
+    return sorted(p for p in Path(logs).rglob("report.json") if (p.parent / "patch.diff").exists())
+
+
+def verdicts(logs: Path) -> dict[tuple[str, str], dict]:
+    """(instance, patch) -> what its report says, of every one below a folder. swebench's cache goes by run id alone."""
+    found: dict[tuple[str, str], dict] = {}
+    for report in reports(logs):
+        patch = clean_patch((report.parent / "patch.diff").read_text("utf-8", "replace"))
+        if found.get(key := (report.parent.name, patch), {}).get("outcome") is None:
+            found[key] = attempt(graded, report)
+    return found

@@ -7,18 +7,19 @@ import random
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 
 import pytest
 
 import common
 import pdr
 import rtv
-from evaluators.outcomes import mean_se, measure, of_priors, passing_priors
+from evaluators.outcomes import as_failed, mean_se, measure, of_priors, passing_priors
 from fake_server import FakeServer
 
 ROOT = Path(__file__).resolve().parents[1]
 CASES = {c["id"]: c for c in map(json.loads, (Path(__file__).parent / "cases.jsonl").read_text("utf-8").splitlines())}
+COLUMNS = ("iter0", "sel_k", "iter1", "final")
 # arXiv:2604.16529: pass@1 of iteration 1 by 0..4 passing priors, the number of such tasks, the published Iter1
 ITER1 = {
     "opus/swe": ([0.1, 33.4, 55.5, 85.4, 99.2], [81, 29, 25, 39, 326], 76.04),
@@ -92,6 +93,10 @@ def test_pdr_costs_32_rollouts_32_summaries_and_216_comparisons_a_task():
     (["--diagnose"], "240 vote calls"),
     (["--context", "random"], "120 vote calls"),
     (["--T", "1"], "48 rollout calls, 16 summary calls, 120 vote calls"),
+    (["--judge", "coin"], "96 rollout calls, 16 summary calls, 0 vote calls"),
+    (["--compare", "trace"], "96 rollout calls, 16 summary calls, 216 vote calls"),
+    (["--N", "1"], "6 rollout calls, 1 summary calls, 0 vote calls"),
+    (["--T", "1", "--judge", "oracle"], "48 rollout calls, 0 summary calls, 0 vote calls"),
 ])  # fmt: skip
 def test_pdr_estimate_says_the_calls_of_a_task(tmp_path, capsys, flags, said):
     assert pdr.main(["--problems", write_problems(tmp_path, 1), "--estimate", "--max-tokens", "10", *flags]) == 0
@@ -218,7 +223,35 @@ def test_measure_leaves_a_task_out_of_all_columns_where_any_of_its_rollouts_is_u
     for r in records[1]["rollouts"]:
         r["outcome"] = None
     none = measure(records, {})
-    assert [none[c] for c in ("iter0", "sel_k", "iter1", "final")] == [None] * 4
+    assert [none[c] for c in COLUMNS] == [None] * 4
+
+
+def test_report_gives_all_four_columns_both_ways(capsys):
+    """Task b has one ungraded rollout in the second iteration; as failed it counts in every column."""
+
+    def record(t, priors, kept, **tasks):
+        R = [
+            {"task": task, "rollout": i, "outcome": o, "steps": 1}
+            for task, os in tasks.items()
+            for i, o in enumerate(os)
+        ]
+        return {"iteration": t, "rollouts": R, "priors": dict.fromkeys(tasks, priors), "kept": kept}
+
+    records = [
+        record(0, [[], []], {"a": [0], "b": [0]}, a=[True, False], b=[True, True]),
+        record(1, [[0], [0]], {"a": [1], "b": [1]}, a=[True, True], b=[False, None]),
+    ]
+    m, failed = measure(records, {}), measure(as_failed(records), {})
+    assert [m[c] for c in COLUMNS] == [0.5, 1.0, 1.0, 1.0]
+    assert [failed[c] for c in COLUMNS] == [0.75, 1.0, 0.5, 0.5]
+    pdr.report(m | {"usage": {}}, failed, 2)
+    said = capsys.readouterr().out.split("\n")
+    assert said[:3] == [
+        "2 tasks, 1 left out for an ungraded rollout",
+        "                    Iter0  Sel-K  Iter1  Final",
+        "pass@1 %             50.0  100.0  100.0  100.0",
+    ]
+    assert said[4] == "ungraded as failed   75.0  100.0   50.0   50.0"
 
 
 def test_sel_k_of_random_contexts_is_the_share_of_passing_priors():
@@ -310,7 +343,8 @@ def test_pdr_fields_are_those_of_the_benchmark():
 
 def test_pdr_what_the_agents_of_a_harness_spend_counts_for_the_limit(tmp_path):
     rollouts = [{"steps": 1, "tokens": 9, "cost_usd": cost} for cost in (0.5, 0.25)]
-    pdr.ADAPTERS["bill"] = SimpleNamespace(harness=lambda **_: lambda *_: rollouts)
+    pdr.ADAPTERS["bill"] = ModuleType("bill")
+    vars(pdr.ADAPTERS["bill"])["harness"] = lambda **_: lambda *_: rollouts
     try:
         for limit, stops in ((0.75, True), (0.76, False)):
             argv = ["--run", str(tmp_path / str(limit)), "--url", "http://x", "--max-cost-usd", str(limit)]
@@ -324,7 +358,23 @@ def test_pdr_what_the_agents_of_a_harness_spend_counts_for_the_limit(tmp_path):
         del pdr.ADAPTERS["bill"]
 
 
-def test_summarise_asks_nothing_about_a_rollout_that_is_missing():
+def test_pdr_goes_on_where_the_cost_of_a_rollout_is_unknown_and_says_so(tmp_path, capsys):
+    rollouts = [{"steps": 1, "tokens": 9, "cost_usd": cost} for cost in (0.5, None, None)]
+    log = common.Log(None, "pdr.py", {}, max_cost_usd=1.0)
+    pdr.spend(log, 0, rollouts)
+    assert log.cost == 0.5
+    said = "warning: the cost of 2 of 3 rollouts of iteration 0 is unknown: not counted in --max-cost-usd\n"
+    assert capsys.readouterr().err == said
+    with pytest.raises(common.Stopped, match=r"--max-cost-usd 1\.0 is spent \(1\.0000, iteration 1\)"):
+        pdr.spend(log, 1, rollouts)
+    argv = ["--harness", "swe_bench", "--problems", "x", "--run", str(tmp_path / "run"), "--url", "http://x"]
+    with pytest.raises(common.UserError, match="needs --price-in and --price-out"):  # before a rollout is paid for
+        pdr.main([*argv, "--model", "m", "--max-cost-usd", "1"])
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("status", ["missing", "no_trajectory", "unreadable", "Submitted"])
+def test_summarise_asks_nothing_about_a_rollout_that_left_nothing(status):
     asked = []
 
     def ask(units, _):
@@ -332,6 +382,9 @@ def test_summarise_asks_nothing_about_a_rollout_that_is_missing():
         return [common.Reply("seen", "stop", 1, 1)] * len(units)
 
     there = {"task": "a", "rollout": 0, "problem": "p", "transcript": "x", "answer": None, "status": "ok"}
-    texts = rtv.summarise([there, {**there, "rollout": 1, "status": "missing"}], ask, fields="swe", cut_chars=400, t=0)
-    assert texts == ["seen", f"{rtv.STUB}there is no rollout]"]
-    assert asked == [("summary", "a", 0, 0)]
+    gone = {**there, "rollout": 1, "transcript": "", "answer": None, "status": status}
+    patch = {**gone, "rollout": 3, "answer": "a patch"}
+    rollouts = [there, gone, {**gone, "rollout": 2, "answer": "\n"}, patch]
+    stub = f"{rtv.STUB}the rollout left nothing]"
+    assert rtv.summarise(rollouts, ask, fields="swe", cut_chars=400, t=0) == ["seen", stub, stub, "seen"]
+    assert asked == [("summary", "a", 0, 0), ("summary", "a", 0, 3)]

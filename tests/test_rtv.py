@@ -339,6 +339,22 @@ def test_evidence_says_when_nothing_was_submitted():
     assert len(rtv.evidence({"transcript": "x" * 9000, "answer": "y" * 9000}, 1000)) == 1000
 
 
+def test_model_judge_is_not_asked_where_all_that_is_shown_are_stubs():
+    asked = []
+
+    def ask(units, _):
+        asked.extend(units)
+        return [common.Reply("Final verdict: Solution 2", "stop", 1, 1)] * len(units)
+
+    texts = {"a": {0: f"{rtv.STUB}x]", 1: f"{rtv.STUB}x]", 2: "good"}, "b": {0: "good", 1: "bad"}}
+    judge = rtv.model_judge({"a": "p", "b": "q"}, texts, ask, V=1, t0=0)
+    ballots = [("a", 0, 0, 0, [0, 1]), ("a", 0, 1, 0, [1, 2]), ("b", 0, 0, 0, [0, 1])]
+    assert judge(ballots) == [None, 2, 2]
+    assert [unit[1:] for unit in asked] == [("a", 0, 2), ("b", 0, 0)]
+    assert judge(ballots[:1]) == [None]
+    assert len(asked) == 2
+
+
 # the script
 
 
@@ -417,6 +433,36 @@ def test_rtv_case_60_a_verdict_in_parts_is_a_vote_of_unknown_cost(tmp_path):
     assert (done["judge"]["abstained"], done["cost_usd"], done["tokens"]["completion"]) == (0, None, None)
 
 
+@pytest.mark.parametrize(("folder", "word", "other"), [
+    ("swebench/it0", "patch_status", "resource_access"),
+    ("harbor/it0", "resource_access", "patch_status"),
+])  # fmt: skip
+def test_rtv_script_reads_a_harness_folder_with_the_fields_of_its_benchmark(shared, tmp_path, folder, word, other):
+    def reply(messages, _):
+        return "Final verdict: Solution 1" if "Final verdict" in messages[0]["content"] else "seen"
+
+    source, run = str(shared / "data/harness" / folder), str(tmp_path / "run")
+    with FakeServer(reply) as server:
+        assert rtv.main([source, "--url", server.url, "--V", "3", "--run", run]) == 0
+        asked = [body["messages"][0]["content"] for body in server.requests]
+    summaries = [text for text in asked if "Summarise the attempt" in text]
+    assert (len(summaries), len(asked)) == (2, 2 + 3)
+    assert all(word in text and other not in text for text in summaries)
+    assert not any(grade in text for text in asked for grade in ("resolved", "reward", "outcome"))
+    assert result(tmp_path / "run")["pass_at_1"][0] == 0.5
+    assert rtv.main([source, "--run", run, "--replay"]) == 0
+
+
+def test_read_rollouts_tells_the_harness_of_a_folder_by_what_lies_there(shared, tmp_path):
+    assert {r["task"] for r in read_rollouts(shared / "data/harness/harbor")} == {"bad-image", "fix-mean"}
+    assert {r["task"] for r in read_rollouts(shared / "data/harness/swebench/it0")} == {"tiny__calc-1"}
+    (tmp_path / "r00").mkdir()
+    with pytest.raises(ValueError, match=r"no preds\.json that can be read, and no \.traj\.json"):
+        read_rollouts(tmp_path)
+    (tmp_path / "r00/preds.json").write_text('{"a": {"model_patch": "x"}}')  # mini-SWE-agent's, without a trajectory
+    assert [(r["task"], r["status"], r["answer"]) for r in read_rollouts(tmp_path)] == [("a", "no_trajectory", "x\n")]
+
+
 @pytest.mark.parametrize(("text", "said"), [
     ("", "no rollouts"),
     ('{"task": "a"}\n', "line 1 is not a rollout"),
@@ -434,6 +480,12 @@ def test_rtv_estimate_says_the_calls_and_makes_none(tmp_path, capsys):
     file = write(tmp_path / "r.jsonl", {t: dict.fromkeys(range(16)) for t in "abc"})
     assert rtv.main([file, "--estimate", "--run", str(tmp_path / "run")]) == 0
     assert "48 summary calls, 360 vote calls" in capsys.readouterr().out
+    for flags, said in (
+        (["--judge", "coin"], "0 summary calls, 0 vote"),
+        (["--compare", "trace"], "0 summary calls, 360"),
+    ):
+        assert rtv.main([file, "--estimate", *flags]) == 0
+        assert said in capsys.readouterr().out
     assert not (tmp_path / "run").exists()
 
 

@@ -21,8 +21,8 @@ METHODS = {
 # Lines as formatted. Where a number is above what was planned, the reason stands beside it.
 BUDGETS = {
     "common.py": 1225,  # what two methods share: chat 430, log 300, sandbox 340, extraction 90; plan: 450
-    "rtv.py": 365,
-    "pdr.py": 300,
+    "rtv.py": 380,
+    "pdr.py": 320,
     "hill_sampling.py": 525,  # the paper's eight baselines (110) and `compare` (50) stand beside the loop; plan: 380
     "coderescue.py": 870,  # four subcommands in one file, routers (150) and collection (130) among them; plan: 580
     "weight_search.py": 210,
@@ -33,11 +33,11 @@ BUDGETS = {
     "evaluators/functions.py": 280,
     "evaluators/function_runner.py": 190,  # what runs inside the sandbox, apart from what judges outside
     "evaluators/agent.py": 150,
-    "evaluators/outcomes.py": 200,  # rates, reports and figures of rtv.py and pdr.py
+    "evaluators/outcomes.py": 215,  # rates, reports and figures of rtv.py and pdr.py
     "evaluators/swe_bench.py": 240,
     "evaluators/terminal_bench.py": 240,
-    "evaluators/harnesses.py": 290,  # subprocess, lock, check and command line of both adapters
-    "evaluators/trajectories.py": 175,  # what mini-SWE-agent and Harbor leave, read strictly, in one place
+    "evaluators/harnesses.py": 300,  # subprocess, lock, check and command line of both adapters
+    "evaluators/trajectories.py": 225,  # what mini-SWE-agent, Harbor and swebench leave, read strictly, in one place
 }
 SOURCES = [f for f in BUDGETS if (ROOT / f).exists()]
 

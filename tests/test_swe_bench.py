@@ -124,28 +124,64 @@ def test_clean_patch_case_88_fences_and_the_final_newline():
     assert swe_bench.clean_patch(PATCH + " \n") == PATCH + " \n"  # an empty context line is part of the patch
 
 
+@pytest.mark.parametrize(
+    ("says", "typed", "shown"),
+    [
+        ("I will list the files with ls later.", ["ls"], "I will list the files with ls later.\n$ ls"),
+        ("look", ["cat f", "cat f"], "look\n$ cat f\n$ cat f"),
+        ("go\n```mswea_bash_command\ncat f\n```", ["cat f"], "go\n```mswea_bash_command\ncat f\n```"),
+        ("go\n```bash\ncat f | wc\n```", ["cat f"], "go\n```bash\ncat f | wc\n```\n$ cat f"),
+        ("go", [""], "go"),
+    ],
+)
+def test_mini_shows_every_command_that_ran(says, typed, shown):
+    actions = {"actions": [{"command": c} for c in typed]}
+    talk = [{"role": "user", "content": "p"}, {"role": "assistant", "content": says, "extra": actions}]
+    assert trajectories.mini({"messages": talk})["transcript"] == f"[1] agent\n{shown}"
+
+
 def test_scores_are_none_where_swebench_wrote_no_report(shared, tmp_path):
     base = shared / "data/harness/swebench"
+    shutil.copytree(base / "logs", tmp_path / "logs", copy_function=shutil.copyfile)
     for run, verdict in {"it0-r0": True, "it0-r1": False, "garbage": None, "empty": None}.items():
-        logs = base / "logs/run_evaluation" / run
-        patch = "".join(p.read_text() for p in logs.rglob("patch.diff"))
+        patch = "".join(p.read_text() for p in (base / "logs/run_evaluation" / run).rglob("patch.diff"))
         preds = swe_bench.write_predictions([{"task": "tiny__calc-1", "answer": patch}], tmp_path / f"{run}.json")
-        assert swe_bench.scores(preds, logs) == {"tiny__calc-1": verdict}
+        assert swe_bench.scores(preds) == {"tiny__calc-1": verdict}
 
 
 def test_scores_never_take_the_verdict_on_another_patch(tmp_path):
     report(tmp_path / "logs", "old", "t", PATCH, resolved=True)
     other = swe_bench.write_predictions([{"task": "t", "answer": PATCH.replace("+b", "+c")}], tmp_path / "other.json")
     same = swe_bench.write_predictions([{"task": "t", "answer": PATCH.rstrip()}], tmp_path / "same.json")
-    assert swe_bench.scores(other, tmp_path / "logs") == {"t": None}
-    assert swe_bench.scores(same, tmp_path / "logs") == {"t": True}
+    assert swe_bench.scores(other) == {"t": None}
+    assert swe_bench.scores(same) == {"t": True}
     assert swe_bench.run_id(other) != swe_bench.run_id(same)
 
 
-def test_scores_count_a_broken_environment_as_not_graded(tmp_path):
-    report(tmp_path / "logs", "x", "t", PATCH, resolved=False, infra_failure=True)
-    preds = swe_bench.write_predictions([{"task": "t", "answer": PATCH}], tmp_path / "p.json")
-    assert swe_bench.scores(preds, tmp_path / "logs") == {"t": None}
+@pytest.mark.parametrize(
+    ("verdict", "outcome", "why"),
+    [
+        ({"resolved": False, "infra_failure": True}, None, "infra_failure"),
+        ({"resolved": None}, None, "empty report"),
+        ({}, None, "empty report"),
+        ({"resolved": False, "infra_failure": False}, False, ""),
+        ({"resolved": True, "infra_failure": True}, True, ""),
+    ],
+)
+def test_a_report_without_a_verdict_is_named_and_forgotten_so_that_the_patch_is_graded_again(
+    verdict, outcome, why, tmp_path
+):
+    run = leave(tmp_path / "r00", {"t": trajectory()})
+    report(run / "logs", "x", "t", PATCH, **verdict)
+    (run / "t/report.json").write_text("{}")  # the agent's own file: no report of swebench's
+    assert swe_bench.scores(run / "preds.json") == {"t": outcome}
+    assert [(r["status"], r["outcome"]) for r in swe_bench.load(tmp_path)] == [("Submitted", outcome)]
+    said = [f"t rollout 0: Submitted: no verdict ({why}): {swe_bench.trajectories.UNGRADED}"] if why else []
+    assert swe_bench.check(tmp_path) == said
+    gone = ["r00/logs/run_evaluation/x/openai__m/t/report.json"] if why else []
+    assert swe_bench.forget_failed(tmp_path) == gone
+    assert (run / "t/report.json").exists()
+    assert swe_bench.check(tmp_path) == []
 
 
 def test_write_predictions_refuses_two_patches_of_one_task(tmp_path):
@@ -181,7 +217,11 @@ def test_load_names_the_limit_of_a_whole_process_and_a_killed_agent_which_are_re
     spent["info"]["exception_str"] = "Global cost/call limit exceeded: $5.0100 / 80"
     run = leave(tmp_path / "r00", {"a": spent, "b": killed})
     assert [r["status"] for r in swe_bench.load(tmp_path)] == ["global_limit", "unfinished"]
-    assert ["the same command retries it" in line for line in swe_bench.check(tmp_path)] == [True, True]
+    failed = "the environment, the server or the grading failed"
+    assert swe_bench.check(tmp_path) == [
+        f"a rollout 0: {failed} (global_limit): {harnesses.AGAIN}",
+        f"b rollout 0: {failed} (unfinished): {harnesses.AGAIN}",
+    ]
     assert swe_bench.forget_failed(run) == ["a", "b"]
 
 
@@ -263,11 +303,13 @@ def test_forget_failed_mends_what_is_torn_and_keeps_what_was_paid_for(tmp_path):
     report(run / "logs", "x", "a", PATCH, resolved=True)
     torn = run / "logs/run_evaluation/x/openai__m/a/report.json"
     torn.write_text('{"a"')
+    gone = ["logs/run_evaluation/x/openai__m/a/report.json"]
     for text in ("[]", '{"a": 5, "b": {"model_patch": 1}}', "\xff"):
         (run / "preds.json").write_bytes(text.encode("latin-1"))
-        assert swe_bench.forget_failed(run) == []
+        assert [swe_bench.forget_failed(run), swe_bench.forget_failed(run)] == [gone, []]
+        torn.write_text('{"a"')
         assert json.loads((run / "preds.json").read_text()) == whole
-    assert not torn.exists()  # its patch is graded again
+    torn.unlink()
     (run / "b/b.traj.json").write_text("[1, 2]")
     (run / "a/a.traj.json").write_text('{"info": 5}')
     assert swe_bench.forget_failed(run) == ["a"]  # v1 says nothing of its end, so what is predicted stays
@@ -295,6 +337,23 @@ def test_cli_checks_with_error_counts_and_names_a_mistake_in_one_line(tmp_path):
     assert [json.loads(line)["task"] for line in lines] == ["a", "b"]
 
 
+def test_cli_forget_says_what_it_took_out_and_scores_gives_the_verdicts_on_a_file(tmp_path):
+    leave(tmp_path / "it0/r00", {"a": trajectory(), "b": None})
+    leave(tmp_path / "it0/r01", {"a": trajectory("APIError", "")})
+    assert run_adapter("swe_bench", "forget", str(tmp_path / "it0")).stdout == "2 forgotten\nr00/b\nr01/a\n"
+    assert run_adapter("swe_bench", "forget", str(tmp_path / "it0")).stdout == "0 forgotten\n"
+    assert [json.loads((tmp_path / f"it0/r0{i}/preds.json").read_text()).keys() for i in (0, 1)] == [{"a"}, set()]
+    report(tmp_path / "it0/r00/logs", "x", "a", PATCH, resolved=True)
+    chosen = [{"task": "a", "answer": PATCH}, {"task": "b", "answer": None}]
+    file = swe_bench.write_predictions(chosen, tmp_path / "chosen.json")
+    verdicts = '{"task": "a", "outcome": true}\n{"task": "b", "outcome": null}\n'
+    rate = "pass@1 100.0% (1 of 1 graded; 50.0% with 1 ungraded as failed)\n"
+    assert run_adapter("swe_bench", "scores", str(file)).stdout == verdicts + rate
+    for todo, name in (("forget", "none"), ("scores", "none.json"), ("scores", "it0")):
+        wrong = run_adapter("swe_bench", todo, str(tmp_path / name))
+        assert (wrong.returncode, wrong.stdout, wrong.stderr.count("\n")) == (2, "", 1)
+
+
 def test_command_gives_each_index_its_seed_and_server():
     kw = {"data": Path("ds"), "model": "m", "temperature": 0.7, "workers": 4, "url": ["http://a:1", "http://b:2/v1/"]}
     argv = swe_bench.command(1, out=Path("r01"), seed=7, backend="podman", extra=("-c", "x={out}/y"), **kw)
@@ -302,6 +361,8 @@ def test_command_gives_each_index_its_seed_and_server():
     assert config[0] == "swebench.yaml"
     assert {"model.model_kwargs.api_base=http://b:2/v1", "model.model_kwargs.seed=7", "x=r01/y"} <= set(config)
     assert {"environment.executable=podman", "docker", "openai/m"} <= {*config, *argv}
+    kw["model"] = "openai/gpt-oss-20b"  # litellm takes the first openai/ away, the server sees the rest
+    assert "openai/openai/gpt-oss-20b" in swe_bench.command(0, out=Path("r00"), seed=0, backend="docker", **kw)
     assert "swerex_modal" in swe_bench.command(0, out=Path("r00"), seed=0, backend="modal", **kw)
 
 
@@ -334,6 +395,7 @@ def test_cli_command_derives_the_seed_of_each_index_as_the_harness_does(tmp_path
         (["--index", "-1"], "--index -1: must be in [0, N - 1] with --N 16"),
         (["--index", "16"], "--index 16: must be in [0, N - 1] with --N 16"),
         (["--t", "-1"], "--t -1: must be at least 0"),
+        (["--seed", "-1"], "--seed -1: must be at least 0"),
         (["--workers", "0"], "--workers 0: must be at least 1"),
         (["--temperature", "nan"], "--temperature nan: must be in [0, 10]"),
         (["--temperature", "hot"], "argument --temperature: invalid float value: 'hot'"),
@@ -428,6 +490,36 @@ def test_harness_retries_an_environment_that_failed_and_then_rests(tmp_path):
     assert Path(f"{program}.count").read_text() == "xx"
 
 
+GRADER = """
+import json, pathlib, sys
+def given(flag): return sys.argv[sys.argv.index(flag) + 1]
+for task, p in json.loads(pathlib.Path(given("-p")).read_text()).items():
+    out = pathlib.Path("logs/run_evaluation") / given("-id") / p["model_name_or_path"] / task
+    if (out / "report.json").exists():
+        continue
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "patch.diff").write_text(p["model_patch"])
+    (out / "report.json").write_text(json.dumps({task: {"resolved": True}}))
+    with open(__file__ + ".count", "a") as count:
+        count.write(task + " ")
+"""
+
+
+def test_harness_grades_only_what_has_no_verdict_when_a_rollout_comes_later(tmp_path):
+    agent, kw = asks(tmp_path, "pass\n")  # what it leaves is put there below
+    grader = stand_in(kw["source"], GRADER)
+    kw |= {"agent": os.path.relpath(agent), "grader": os.path.relpath(grader)}  # relative to the caller's folder
+    row = json.loads((kw["source"] / "test.jsonl").read_text())
+    (kw["source"] / "test.jsonl").write_text("".join(json.dumps(row | {"instance_id": t}) + "\n" for t in "ab"))
+    rollout, contexts = swe_bench.harness(**kw), {"a": [""], "b": [""]}
+    leave(tmp_path / "run/it0/r00", {"a": trajectory()})
+    first = rollout(0, contexts)
+    assert [(r["status"], r["outcome"]) for r in first] == [("Submitted", True), ("missing", None)]
+    leave(tmp_path / "run/it0/r00", {"b": trajectory(patch=PATCH.replace("+b", "+c"))})
+    assert [r["outcome"] for r in rollout(0, contexts)] == [True, True]
+    assert Path(f"{grader}.count").read_text() == "a b "
+
+
 def test_harness_says_what_the_program_said_when_it_fails(tmp_path):
     _, kw = asks(tmp_path, "raise SystemExit('cannot pull the image')\n", grader=None)
     with pytest.raises(RuntimeError, match=r"ended with 1: cannot pull the image .*agent\.log"):
@@ -437,15 +529,15 @@ def test_harness_says_what_the_program_said_when_it_fails(tmp_path):
     kw["agent"] = str(tmp_path / "none")
     with pytest.raises(RuntimeError, match="is not installed here"):
         swe_bench.harness(**kw)(0, {TASK: [""]})
-    kw["workers"] = 0
-    with pytest.raises(ValueError, match="need workers >= 1"):
-        swe_bench.harness(**kw)
+    for wrong in ({"workers": 0}, {"seed": -1}):
+        with pytest.raises(ValueError, match="need workers >= 1 and seed >= 0"):
+            swe_bench.harness(**{**kw, **wrong})
 
 
 def test_pdr_calls_what_a_harness_cannot_read_the_users_to_mend_and_names_the_harness(tmp_path):
     _, kw = asks(tmp_path)
     for more, code, said in [
-        (["--workers", "0"], 2, "pdr.py: --harness swe_bench: need workers >= 1: workers=0\n"),
+        (["--seed", "-1"], 2, "pdr.py: --harness swe_bench: need workers >= 1 and seed >= 0: workers=4 seed=-1\n"),
         (["--agent", "no-such-agent"], 3, "pdr.py: no-such-agent is not installed here: name the program with --agent"),
     ]:
         own = ["--problems", str(kw["source"]), "--run", str(tmp_path / str(code)), "--N", "1", "--K", "1", *more]
@@ -454,6 +546,17 @@ def test_pdr_calls_what_a_harness_cannot_read_the_users_to_mend_and_names_the_ha
         done = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr.count("\n")) == (code, 1), done.stderr
         assert done.stderr.startswith(said)
+
+
+def test_pdr_without_a_grade_prints_the_columns_with_ungraded_as_failed_and_leaves_the_patches(tmp_path):
+    _, kw = asks(tmp_path)
+    argv = [sys.executable, str(TESTS.parent / "pdr.py"), "--harness", "swe_bench", "--problems", str(kw["source"])]
+    argv += ["--agent", kw["agent"], "--grader", "true", "--run", str(tmp_path / "run"), "--url", "http://127.0.0.1:9"]
+    argv += ["--model", "m", "--N", "1", "--K", "1", "--T", "1", "--judge", "coin"]
+    said = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.split("\n")
+    assert said[2].split() == ["pass@1", "%", "-", "-", "-", "-"]
+    assert said[4].split() == ["ungraded", "as", "failed", "0.0", "-", "-", "0.0"]
+    assert json.loads((tmp_path / "run/chosen.json").read_text())[TASK]["model_patch"] == PATCH
 
 
 def test_run_logged_refuses_a_second_process_on_the_same_folder(tmp_path):
@@ -487,8 +590,9 @@ def test_pdr_through_the_real_agent_shows_each_rollout_its_context_in_the_first_
     own += ["--problems", str(tmp_path / "source"), "--harness", "swe_bench", "--backend", "local", "--workers", "2"]
     paper = ["--N", "2", "--T", "2", "--K", "1", "--V", "1", "--context", "single", "--run", str(tmp_path / "run")]
     with FakeServer(scripted) as server:
-        argv = [sys.executable, str(TESTS.parent / "pdr.py"), *own, *paper, "--url", server.url, "--model", "scripted"]
+        argv = [sys.executable, str(TESTS.parent / "pdr.py"), *own, *paper, "--url", server.url, "--model", "openai/s"]
         subprocess.run(argv, check=True, cwd=tmp_path)
+        assert {r["model"] for r in server.requests} == {"openai/s"}  # agent, summariser and judge: one name
         asked = [r for r in server.requests if "tools" in r]
         again = subprocess.run(argv, check=True, cwd=tmp_path, capture_output=True, text=True)
         assert len(asked) == len([r for r in server.requests if "tools" in r]), again.stdout
@@ -505,3 +609,5 @@ def test_pdr_through_the_real_agent_shows_each_rollout_its_context_in_the_first_
     assert [len(s) for s in summaries] == [0, 0, 1, 1]
     assert summaries[2] != summaries[3]
     assert (lines[-1]["event"], lines[-1]["iter0"], lines[-1]["iter1"]) == ("result", 0.5, 1.0)
+    scores = run_adapter("swe_bench", "scores", str(tmp_path / "run/chosen.json")).stdout
+    assert scores.startswith(f'{{"task": "{TASK}", "outcome": true}}\npass@1 100.0% (1 of 1 graded')

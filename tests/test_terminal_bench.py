@@ -88,7 +88,7 @@ def test_tally_case_86_unscored_is_neither_failed_nor_dropped(tmp_path):
     for k, r in enumerate(results):
         (tmp_path / r["trial_name"]).mkdir()
         (tmp_path / r["trial_name"] / "result.json").write_text(json.dumps({"started_at": str(k), **r}))
-    outcomes = terminal_bench.scores(tmp_path)
+    outcomes = {p.name: terminal_bench.graded(p)["outcome"] for p in terminal_bench.trials(tmp_path)}
     t = harnesses.tally(outcomes.values())
     assert (t["graded"], t["ungraded"], t["rate"]) == (
         expected["scored"],
@@ -165,14 +165,51 @@ def test_load_calls_a_trial_unreadable_and_check_says_why(file, text, why, tmp_p
     assert (second["status"], second["outcome"]) == ("completed", True)
     assert terminal_bench.check(tmp_path) == [f"t rollout 0: unreadable: {why}"]
     kept = file != "result.json"  # what has a grade is not paid for again
-    assert terminal_bench.forget_failed(tmp_path) == ([] if kept else ["t__a"])
-    assert terminal_bench.scores(tmp_path) == {"t__b": True} | ({"t__a": True} if kept else {})
+    assert terminal_bench.forget_failed(tmp_path) == ([] if kept else ["r00/t__a"])
+    assert [p.name for p in terminal_bench.trials(tmp_path)] == ["t__a"] * kept + ["t__b"]
 
 
 def test_load_counts_a_null_reward_as_not_graded_and_not_as_unreadable(tmp_path):
     leave(tmp_path / "r00", "t__a", verifier_result={"rewards": {"reward": None}})
     (r,) = terminal_bench.load(tmp_path)
     assert (r["status"], r["outcome"]) == ("completed", None)
+
+
+FAILED = "the environment, the server or the grading failed"
+
+
+@pytest.mark.parametrize(
+    ("error", "reward", "said"),
+    [
+        ("", None, f"{FAILED} (completed): {harnesses.AGAIN}"),
+        ("AgentTimeoutError", None, f"{FAILED} (AgentTimeoutError): {harnesses.AGAIN}"),
+        ("InternalServerError", None, f"{FAILED} (InternalServerError): {harnesses.AGAIN}"),
+        ("InternalServerError", 0.0, "InternalServerError, and graded all the same: it stays as it is"),
+        ("AgentTimeoutError", 0.0, ""),
+        ("ContextLengthExceededError", None, ""),
+        ("", 0.0, ""),
+    ],
+)
+def test_check_promises_another_try_for_exactly_what_forget_failed_deletes(error, reward, said, tmp_path):
+    leave(tmp_path / "r00", "t__a", error=error, reward=reward)
+    assert terminal_bench.check(tmp_path) == ([f"t rollout 0: {said}"] if said else [])
+    forgotten = run_adapter("terminal_bench", "forget", str(tmp_path)).stdout
+    assert forgotten == ("1 forgotten\nr00/t__a\n" if FAILED in said else "0 forgotten\n")
+    assert (tmp_path / "r00/t__a").exists() is (FAILED not in said)
+
+
+@pytest.mark.parametrize("text", [None, "{}", "{", "[]"])
+def test_a_job_is_no_trial_whatever_its_name_and_is_never_deleted(shared, tmp_path, text):
+    job = tmp_path / "jobs/2026-11-30__20-33-34"  # Harbor's own name for one
+    shutil.copytree(shared / "data/harness/harbor/it0", job, copy_function=shutil.copyfile)
+    if text is not None:
+        (job / "result.json").write_text(text)
+    assert {r["task"] for r in terminal_bench.load(tmp_path / "jobs")} == {"fix-mean"}
+    assert len(terminal_bench.load(tmp_path / "jobs")) == 2
+    (trial,) = job.glob("fix-mean__u*")
+    (trial / "result.json").write_text("{")
+    assert terminal_bench.forget_failed(tmp_path / "jobs") == [f"{job.name}/{trial.name}"]
+    assert len(terminal_bench.load(tmp_path / "jobs")) == 1
 
 
 def test_load_survives_any_part_of_another_kind(tmp_path):
@@ -182,7 +219,7 @@ def test_load_survives_any_part_of_another_kind(tmp_path):
     seen = {"results": [{"content": [{"type": "text", "text": "a"}]}]}
     step = said("agent", "x", tool_calls=[call], observation=seen, metrics={"prompt_tokens": 9})
     leave(tmp_path / "r00", "t__x", agent_result=agent, config=config, steps=[said("user", "p"), step])
-    assert unreadable(terminal_bench, tmp_path, lambda: terminal_bench.scores(tmp_path)) > 100
+    assert unreadable(terminal_bench, tmp_path, lambda: None) > 100
 
 
 def test_load_survives_any_part_of_another_kind_in_the_published_samples(shared, tmp_path):
@@ -191,13 +228,13 @@ def test_load_survives_any_part_of_another_kind_in_the_published_samples(shared,
         shutil.copytree(shared / "data/harness/harbor" / name, out, copy_function=shutil.copyfile)
         for path in {*out.rglob("*.json")} - {*out.glob("*__*/result.json"), *out.rglob("trajectory*.json")}:
             path.unlink()
-    assert unreadable(terminal_bench, tmp_path, lambda: terminal_bench.scores(tmp_path), step=29) > 5
+    assert unreadable(terminal_bench, tmp_path, lambda: None, step=29) > 5
 
 
 def test_forget_failed_leaves_what_the_agents_own_limit_ended(tmp_path):
     for k, error in enumerate(["ContextLengthExceededError", "AgentTimeoutError", "InternalServerError"]):
         leave(tmp_path / f"r{k:02d}", f"t__{k}", error=error, reward=None)
-    assert terminal_bench.forget_failed(tmp_path) == ["t__1", "t__2"]
+    assert terminal_bench.forget_failed(tmp_path) == ["r01/t__1", "r02/t__2"]
     assert [(r["status"], r["outcome"]) for r in terminal_bench.load(tmp_path)] == [
         ("ContextLengthExceededError", None)
     ]
@@ -208,6 +245,9 @@ def test_load_finds_the_task_of_a_torn_result_by_the_names_it_knows(tmp_path):
     (leave(tmp_path / "r00", f"{long[:32]}__x") / "result.json").write_text("{")
     (r,) = terminal_bench.load(tmp_path, {"other": "q", long: "p"})
     assert (r["task"], r["problem"], r["status"]) == (long, "p", "unreadable")
+    dash = "a-name-with-a-dash-as-its-32-th-" + "one"  # Harbor takes the dash off
+    (leave(tmp_path / "r01", f"{dash[:31]}__x") / "result.json").write_text("{")
+    assert terminal_bench.load(tmp_path / "r01", {dash: "p"})[0]["task"] == dash
 
 
 def test_load_takes_the_task_from_its_folder_and_refuses_a_second_claim(tmp_path):
@@ -240,6 +280,9 @@ def test_command_keeps_the_server_out_of_the_configuration():
     assert argv[:4] == ["env", "OPENAI_BASE_URL=http://b:2/v1", "harbor", "run"]
     assert [argv[argv.index(a) + 1] for a in ("--job-name", "-o", "-k", "-e")] == ["r01", "it0", "1", "daytona"]
     assert 'llm_call_kwargs={"seed": 5}' in argv
+    kw["model"] = "openai/gpt-oss-20b"
+    argv = terminal_bench.command(0, out=Path("r00"), seed=5, backend="docker", extra=("--ak", "max_turns=9"), **kw)
+    assert argv[argv.index("-m") + 1] == "openai/openai/gpt-oss-20b"
     assert argv[-2:] == ["--ak", "max_turns=9"]
     asks = ["command", "--data", str(TESTS), "--url", "http://a:1", "--model", "m", "--index", "2", "--t", "1"]
     printed = run_adapter("terminal_bench", *asks, "--seed", "3").stdout
@@ -272,4 +315,3 @@ def test_harness_redoes_only_what_has_no_grade_and_then_rests(tmp_path):
     assert r["problem"].startswith("slug(")
     assert rollout(0, {"toy_task": [""]}) == [r]
     assert Path(f"{program}.count").read_text() == "xx"
-    assert json.loads(terminal_bench.write_predictions([r], tmp_path / "chosen.json").read_text()) == {"toy_task": 0}
