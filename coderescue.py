@@ -104,7 +104,11 @@ def check_row(row: dict, *cells: str) -> None:
             raise ValueError(f"{key} has other keys than {', '.join(ACTIONS)}")
         if bad := [v for v in row[key].values() if v is not None and not (type(v) in CELLS[key] and math.isfinite(v))]:
             raise ValueError(f"{key} has {bad[0]!r}, which is no finite number or truth value")
-    math.isfinite(sum([*(row.get("mean_cost_musd") or {}).values(), row.get("c_max_musd") or 0]))
+    numbers = [*(row.get("mean_cost_musd") or {}).values(), row.get("c_max_musd")]
+    if not all(math.isfinite(v) for v in numbers if v is not None):
+        raise ValueError("mean_cost_musd or c_max_musd is not finite")
+    if not set(row.get("imputed", ())) <= set(ACTIONS):
+        raise ValueError(f"imputed names others than {', '.join(ACTIONS)}")
 
 
 def read_table(*paths: str) -> list[dict]:
@@ -297,7 +301,7 @@ def targets(solved: ndarray, costs: ndarray, labels: str) -> ndarray:
     passed = solved == 1
     if labels == "soft":
         return passed / np.maximum(passed.sum(1, keepdims=True), 1)
-    cheapest = np.where(passed, np.nan_to_num(costs, nan=np.inf), np.inf).argmin(1)
+    cheapest = np.where(passed, np.nan_to_num(costs, nan=1e300), np.inf).argmin(1)  # an unknown cost comes last
     return np.eye(solved.shape[1])[cheapest] * passed.any(1, keepdims=True)
 
 
@@ -591,6 +595,7 @@ def train(args: argparse.Namespace) -> int:
         return 0
     router = {"kind": args.router, "metadata": args.metadata, "prior": Y.mean(0)}
     router |= fit(texts, Y) if args.router == "tfidf" else {}
+    router["id"] = common.sha256(repr([v.tobytes() if isinstance(v, ndarray) else v for v in router.values()]))[:16]
     np.savez_compressed(out / "router.npz", **router)
     show({f"argmax on {k}": fill_scores(router, part, means, args, out / f"{k}.jsonl") for k, part in parts.items()})
     return 0
@@ -600,7 +605,8 @@ def fill_scores(router: dict, table: list[dict], means: ndarray, args: argparse.
     """Write the table with its scores and mean costs; what the best-scored action solves and costs."""
     s = predict(router, table, args)
     mean_cost = {a: None if math.isnan(c) else float(c) for a, c in zip(ACTIONS, means, strict=True)}
-    filled = [{"scores": dict(zip(ACTIONS, values, strict=True)), "mean_cost_musd": mean_cost} for values in s.tolist()]
+    known = {"mean_cost_musd": mean_cost, "router": str(router["id"])}
+    filled = [{"scores": dict(zip(ACTIONS, values, strict=True)), **known} for values in s.tolist()]
     write_lines(path, [row | new for row, new in zip(table, filled, strict=True)])
     return measure(arrays(table), s.argmax(1))
 
@@ -611,6 +617,8 @@ def check_tables(cal: list[dict], test: list[dict], x: dict, fresh: dict, args: 
         raise common.UserError(f"{len(cal)} calibration rows and {len(test)} test rows: some of each are needed")
     if both := {row["id"] for row in cal} & {row["id"] for row in test}:
         raise common.UserError(f"{len(both)} ids are in both tables, as {min(both)}: no problem may be in two splits")
+    if both := {row["problem"] for row in cal if row["problem"]} & {row["problem"] for row in test}:
+        raise common.UserError(f"{len(both)} problem texts are in both tables, as {min(both)!r:.60}")
     known = [c for row in cal + test if (c := row.get("c_max_musd")) is not None]
     known = known if args.c_max_musd is None else [args.c_max_musd]
     if not known:
@@ -676,7 +684,8 @@ def calibrate(args: argparse.Namespace) -> int:
     if args.plot and (path := log.path("figure.png")):
         plot(path, frontier, fresh)
     keys = ("budget_musd", "status", "lambda_hat", "solve_rate", "mean_cost_musd")
-    code = log.finish(rows=[{key: record[key] for key in keys} for record in found], plan_musd=plan)
+    lines = [{key: record[key] for key in keys} for record in found]
+    code = log.finish(rows=lines, plan_musd=plan, routers=sorted({str(row.get("router")) for row in cal}))
     return code or 3 * any(record["status"] == "infeasible" for record in found)
 
 
@@ -717,10 +726,13 @@ def decider(args: argparse.Namespace) -> Callable[[list[dict]], list[dict]]:
     """decide(table) -> one decision each: the action, None where no budget is certified, and why."""
     with one_line(f"--router-file {args.router_file}: not the router.npz of train"):
         router = dict(np.load(args.router_file, allow_pickle=False))
-        _ = router["kind"], router["metadata"], router["prior"]  # KeyError where it is another file
+        _ = router["kind"], router["metadata"], router["prior"], router["id"]  # KeyError where it is another file
     with one_line(f"--calibrated {args.calibrated}: not the log of a finished calibrate"):
         result = json.loads((Path(args.calibrated) / "log.jsonl").read_text("utf-8").rstrip("\n").split("\n")[-1])
         budgets, plan_musd = {found["budget_musd"]: found for found in result["rows"]}, result["plan_musd"]
+        known = result["routers"]
+    if known != [str(router["id"])]:
+        raise common.UserError(f"--router-file {args.router_file}: {args.calibrated} was calibrated on other scores")
     if args.budget_musd not in budgets and (args.budget_musd is not None or len(budgets) != 1):
         raise common.UserError(f"--budget-musd must be one of {list(budgets)}, those of {args.calibrated}")
     if plan_musd is None:

@@ -684,6 +684,7 @@ class Log:
         lines = [self.find("call", unit, a) for unit, a in zip(units, asked, strict=True)]
         for i, line in enumerate(lines):
             if line is not None:
+                self.compare(units[i], line, {"seed": seeds[i]})
                 yield i, Reply(**{k: line[k] for k in Reply.__dataclass_fields__})
         todo = [i for i, line in enumerate(lines) if line is None]
         if todo:

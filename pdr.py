@@ -32,7 +32,7 @@ from pathlib import Path
 import common
 import rtv
 from evaluators import functions, swe_bench, terminal_bench
-from evaluators.outcomes import as_failed, by_task, measure, percent, plot
+from evaluators.outcomes import as_failed, by_task, judge_of, measure, percent, plot
 
 ADAPTERS = {"swe_bench": swe_bench, "terminal_bench": terminal_bench}
 PROBLEMS = ("problems", ("problems", "", 0, 0))  # where they stand in the log, so that a replay needs no other file
@@ -303,6 +303,9 @@ def main(argv: list[str] | None = None) -> int:
     if not by_calls:  # its calls are not in our log, its rollouts say what they used
         m["usage"]["rollout"] = total([r for record in records for r in record["rollouts"]])
     report(m, measure(as_failed(records), rounds), args.N)
+    for t, record in enumerate(records):
+        if rounds.get(t):
+            print(f"judge, iteration {t}: {judge_of(record['rollouts'], rounds[t])}")
     chosen = [r for r in records[-1]["rollouts"] if r["rollout"] in records[-1]["kept"][r["task"]]]
     if args.run and not args.replay:
         (Path(args.run) / "chosen.jsonl").write_text("".join(json.dumps(r) + "\n" for r in chosen), "utf-8")

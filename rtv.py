@@ -73,7 +73,7 @@ STUB = "[no summary: "  # then the reason
 VERDICT = re.compile(r'^[ \t>*_#`-]*(?:final )?(?:verdict|answer)[*_` ]*:(.*)$|"winner"\s*:\s*([^,}\n]*)', re.I | re.M)
 SHARE = r"(0?\.\d+|[01](\.0*)?)"
 JUDGE = re.compile(f"model|oracle|coin|vote={SHARE}|accuracy={SHARE}(,{SHARE})*")
-NUMBER = re.compile(r'[\s*_`"]*(?:(?:solution|candidate|attempt)\s*)?(\d+)[\s*_`".]*', re.I)
+NUMBER = re.compile(r'[\s*_`"]*(?:(?:solution|candidate|attempt)\s*)?(\d{1,9})[\s*_`".]*', re.I)
 
 
 def without_thinking(reply: str) -> str:

@@ -93,6 +93,8 @@ def ask(child: int, requests, answers, question: tuple):
     """The answer of the solution's process. What it raised is raised here; a signal that ended it ends us too."""
     try:
         data = pickle.dumps(question)
+    except RecursionError:  # no test has such data, but a solution's answer may be handed back to it
+        raise ValueError("a value is nested too deeply to be passed on") from None
     except Exception as error:
         raise Unsupported(f"a test passes what is not plain data ({error})") from None
     try:

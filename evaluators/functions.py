@@ -83,9 +83,10 @@ def read_problem(where: str, line: str) -> dict:
                 raise ValueError(f"{key} must be a list of {{input, output}} texts")
         if unit and "check" not in [getattr(node, "name", "") for node in ast.parse(row["test"]).body]:
             raise ValueError("test must define check(candidate)")
+        if not isinstance(canonical := row.get("canonical_solution"), str | None):
+            raise ValueError("canonical_solution must be a text")
     except (ValueError, LookupError, TypeError, AttributeError, SyntaxError, RecursionError) as error:
         raise ValueError(f"{where}: {type(error).__name__ if not str(error) else error}") from None
-    canonical = row.get("canonical_solution")
     keys = ("prompt", "entry_point", "test", "tests", "examples", "difficulty")
     problem = {"id": str(i), **{key: row.get(key) for key in keys}}
     problem["canonical"] = (row["prompt"] if unit and stub_of(row) else "") + canonical if canonical else None
@@ -164,9 +165,9 @@ def self_test(run_program: Callable) -> None:
 
 
 def public_examples(problem: dict) -> list[dict]:
-    """What the problem shows: {source, want} of its docstring, or {input, output} (`examples`, else the first test)."""
+    """What the problem shows: {source, want} of its docstring, or its `examples` {input, output}; never a test."""
     if problem["tests"] is not None:
-        return problem["examples"] or problem["tests"][:1]
+        return problem["examples"] or []
     entry, nodes = problem["entry_point"], ast.parse(stub_of(problem)).body
     docs = [ast.get_docstring(n) or "" for n in nodes if isinstance(n, ast.FunctionDef) and n.name == entry]
     text = docs[-1] if docs else problem["prompt"]

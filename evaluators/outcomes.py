@@ -191,8 +191,23 @@ def report(s: dict, judge: dict) -> None:
             print(f"{t:5} {percent(rate):>9} {percent(se):>6} {percent(failed):>19} {percent(right):>14} {mixed:>16}")
         print(f"pass@N {percent(s['coverage'])} %; {s['ungraded_tasks']} tasks left out for an ungraded rollout")
         print(f"the judge's accuracy over all rounds {percent(s['judge_accuracy_pooled'])} %")
-    shares = {k: percent(judge[k]) + " %" for k in ("first_shown", "margin")}
-    print("judge: " + ", ".join(f"{k} {v}" for k, v in {**judge, **shares}.items()))
+    print("judge: " + said(judge))
+
+
+def said(habits: dict) -> str:
+    """health() in one line."""
+    shares = {k: percent(habits[k]) + " %" for k in ("first_shown", "margin")}
+    return ", ".join(f"{k} {v}" for k, v in {**habits, **shares}.items())
+
+
+def judge_of(rollouts: list[dict], rounds: list[dict]) -> str:
+    """The judge's habits in an iteration, and how many mixed groups its accuracy is about, in one line."""
+    matches = [x for record in rounds for x in record["matches"]]
+    graded = {
+        task: o for task, o in by_task(rollouts, [r["outcome"] for r in rollouts]).items() if None not in o.values()
+    }
+    right, mixed = judged(graded, read(matches))
+    return f"right in {right} of {mixed} mixed groups that it decided; {said(health(matches))}"
 
 
 def plot(columns: Mapping[Any, tuple[float | None, float | None]], coverage: float | None, file: Path) -> None:

@@ -16,7 +16,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 class FakeServer:
     """reply(messages, seed) -> the text, or a full response {"status", "headers", "body"}; latency_s(seed) -> seconds.
 
-    `responses`, if given, are served in order instead, whatever was asked; the last one repeats.
+    `responses`, if given, are served in order instead, whatever was asked; the last one repeats. other(path, **body)
+    -> the JSON body of an answer, whatever the path.
     """
 
     def __init__(
@@ -25,6 +26,7 @@ class FakeServer:
         *,
         latency_s: Callable = lambda _: 0.0,
         responses: list[dict] | None = None,
+        other: Callable | None = None,
         port: int = 0,
     ):
         self.requests: list[dict] = []
@@ -49,7 +51,9 @@ class FakeServer:
                     outer.requests.append(body)
                     outer.headers_seen.append(dict(self.headers))
                 time.sleep(latency_s(body.get("seed", 0)))
-                if responses or reply is None:
+                if other is not None:
+                    answer = {"status": 200, "headers": {}, "body": other(self.path, **body)}
+                elif responses or reply is None:
                     answer = (responses or [""])[: k + 1][-1]
                 else:
                     answer = reply(body["messages"], body.get("seed"))

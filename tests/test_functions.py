@@ -256,6 +256,23 @@ def test_run_tests_a_test_can_expect_an_exception(tmp_path):
     assert [judged(problem, code)[0] for code in codes] == ["pass", "fail", "fail"]
 
 
+def test_run_tests_a_solution_cannot_make_itself_ungraded(tmp_path):
+    """A test hands the answer back; it is nested too deeply to be sent, and was written past the solution's process."""
+    problem = problems_of(tmp_path, DOUBLE | {"test": "def check(c):\n    assert c(c(2)) == 8\n"})[0]
+    nested = "b'\\x80\\x04\\x88' + b']' * 1500 + b'a' * 1499 + b'\\x86.'"
+    code = f"""import os, time
+def double(x):
+    for fd in range(3, 20):
+        try:
+            os.write(fd, {nested})
+        except OSError:
+            pass
+    time.sleep(2)
+"""
+    assert judged(problem, code)[0] == "fail"
+    assert judged(problem, GOOD)[0] == "pass"
+
+
 @pytest.mark.parametrize("test", ["import no_such\ndef check(c): pass", "def check(c):\n    c(lambda: 1)"])
 def test_run_tests_a_fault_of_the_tests_is_no_fault_of_the_solution(tmp_path, test):
     assert judged(problems_of(tmp_path, DOUBLE | {"test": test})[0], GOOD)[0] == "infra_error"
@@ -322,10 +339,10 @@ def test_public_examples_of_humaneval_are_read_from_docstrings_and_arrows():
     }
 
 
-def test_public_examples_of_stdin_problems_are_the_first_test_or_their_own(tmp_path):
+def test_public_examples_of_stdin_problems_are_their_own_and_never_a_test(tmp_path):
     own = ADD | {"id": "b", "examples": [{"input": "5 5", "output": "10"}]}
     first, second = problems_of(tmp_path, ADD, own)
-    assert functions.public_examples(first) == ADD["tests"][:1]
+    assert functions.public_examples(first) == []
     assert functions.public_examples(second) == own["examples"]
 
 
@@ -380,6 +397,7 @@ def test_try_examples_knows_expected_exceptions_and_stdin(tmp_path, add):
     doc = '    """\n    >>> double(None)\n    Traceback (most recent call last):\n    TypeError: no\n    """\n'
     problem = problems_of(tmp_path, DOUBLE | {"prompt": "def double(x):\n" + doc})[0]
     assert tried(problem, "def double(x):\n    raise TypeError('no')\n")["ok"]
+    add = add | {"examples": [{"input": "1 2\n", "output": "3\n"}]}
     assert tried(add, "print(3)")["ok"]
     assert tried(add, "print(4)")["seen"] == "0 of 1 examples pass.\n\nExample: 1 2\nExpected: 3\nGot: 4"
     assert "ZeroDivisionError" in tried(add, "1 / 0")["seen"]
@@ -486,7 +504,7 @@ def test_rollouts_never_show_the_hidden_tests(double, add):
     made = run_agents([double, add], contexts, wrong, calls=calls)
     text = json.dumps(calls) + "".join(r["transcript"] for r in made)
     assert [r["outcome"] for r in made] == [False] * 4
-    for secret in ("731", "1462", "SECRET", "check", "77 5", "82", "tests.py"):
+    for secret in ("731", "1462", "SECRET", "check", "77 5", "82", "1 2", "tests.py"):
         assert secret not in text
 
 

@@ -154,13 +154,14 @@ def test_hill_sampling_replay_finds_no_difference(copy, options):
 
 
 @pytest.mark.parametrize("forge", [False, True], ids=["edited", "forged"])
-@pytest.mark.parametrize("what", ["score", "construction", "reply"])
+@pytest.mark.parametrize("what", ["score", "construction", "reply", "seed"])
 def test_hill_sampling_replay_names_the_unit_that_was_tampered_with(copy, what, forge):
     best = next(line for line in lines_of(copy)[::-1] if line["event"] == "round")["best"]
     t, i = best
     changes = {
         "score": ("run", lambda line: line.update(score=2.7, paper_score=2.7)),
         "construction": ("run", lambda line: line["construction"][3].__setitem__(2, 0.01)),
+        "seed": ("call", lambda line: line.update(seed=line["seed"] + 1)),
         "reply": ("call", lambda line: line.update(text=line["text"].replace("small = 5, ", "small = 5, 0.01 + "))),
     }
     event, change = changes[what]

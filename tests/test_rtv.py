@@ -290,6 +290,7 @@ def test_rtv_a_revote_is_among_the_tied_and_once():
     ("Final verdict: Solution 0", None),
     ("Answer: -1", None),
     ("Final verdict: Solution N", None),
+    ("Final verdict: Solution " + "1" * 5000, None),
     ("", None),
 ])  # fmt: skip
 def test_read_verdict_takes_the_last_verdict_or_abstains(reply, vote):
