@@ -678,15 +678,20 @@ def calibrate(args: argparse.Namespace) -> int:
     show(frontier)
     print(sets)
     show_groups(found, test, fresh)
-    least = math.ceil(found[0]["min_budget_musd"] * 1e4) / 1e4
-    print(f"the least budget that can be certified here is {least} m$ (n = {len(x['s'])}, c_max = {c_max} m$)")
+    show_least(found[0])
     print(f"guaranteed{'' if exact or args.bound == 'none' else ' approximately'}: {GUARANTEE[args.bound]}")
     if args.plot and (path := log.path("figure.png")):
         plot(path, frontier, fresh)
     keys = ("budget_musd", "status", "lambda_hat", "solve_rate", "mean_cost_musd")
-    lines = [{key: record[key] for key in keys} for record in found]
-    code = log.finish(rows=lines, plan_musd=plan, routers=sorted({str(row.get("router")) for row in cal}))
+    lines, routers = [{key: record[key] for key in keys} for record in found], {str(row.get("router")) for row in cal}
+    code = log.finish(rows=lines, plan_musd=plan, routers=sorted(routers))
     return code or 3 * any(record["status"] == "infeasible" for record in found)
+
+
+def show_least(record: dict) -> None:
+    least = math.ceil(record["min_budget_musd"] * 1e4) / 1e4
+    about = f"n = {record['n']}, c_max = {record['c_max_musd']} m$"
+    print(f"the least budget that can be certified here is {least} m$ ({about})")
 
 
 def show_groups(found: list[dict], test: list[dict], x: dict[str, ndarray]) -> None:

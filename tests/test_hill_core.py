@@ -29,8 +29,8 @@ def play(rewards, search="hill", N=4, K=2, seed=0, start: float | None = 0.0, pa
         return [(got[i], start if t < 0 else rewards[t][i], f"out {t}.{i}") for i in sorted(got)]
 
     settings = {"N": N, "M": len(rewards), "K": K, "seed": seed}
-    settings["parents"] = parents or hs.PARENTS[search]
-    records = list(hs.hill_sampling("x0", sample, evaluate, **settings, context=lambda c: hs.context(search, c)))
+    shown = {"parents": parents or hs.PARENTS[search], "context": lambda c: hs.context(search, c)}
+    records = list(hs.hill_sampling("x0", sample, evaluate, **settings, **shown))
     return records, seen, seeds_seen
 
 
