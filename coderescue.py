@@ -714,15 +714,20 @@ def plot(path: Path, frontier: dict[str, dict], x: dict[str, ndarray]) -> None:
     t, _ = envelope(x["s"], x["c"])
     lambdas = np.quantile(t[np.isfinite(t)], np.linspace(0, 1, 200), method="nearest")
     curve = [measure(x, choose(x["s"], x["c"], lam)) for lam in lambdas]
-    axes = (figure := Figure(figsize=(7, 5))).subplots()
+    axes = (figure := Figure(figsize=(7, 5), layout="constrained")).subplots()
     axes.plot([m["mean_cost_musd"] for m in curve], [m["solve_rate"] for m in curve], color="0.6", zorder=0)
     for name in dict.fromkeys(name.strip() for name in frontier):
         found = [m for other, m in frontier.items() if other.strip() == name and m["solve_rate"] is not None]
         points = [m["mean_cost_musd"] for m in found], [m["solve_rate"] for m in found]
         axes.plot(*points, "o" if name == "router" else "x", label=name)
-        for m, cost, rate in zip(found, *points, strict=True) if name == "router" else ():
-            axes.annotate(f" B={m['budget_musd']:g}", (cost, rate), fontsize=8, verticalalignment="top")
-    axes.legend(fontsize=8)
+        for at in dict.fromkeys(zip(*points, strict=True)) if name == "router" else ():  # budgets may share a point
+            here = [
+                f"{m['budget_musd']:g}"
+                for m, point in zip(found, zip(*points, strict=True), strict=True)
+                if point == at
+            ]
+            axes.annotate(f"B = {', '.join(here)}  ", at, fontsize=8, ha="right", va="bottom")
+    axes.legend(fontsize=8, loc="lower right")
     axes.set(xlabel="mean cost of a recovery (m$)", ylabel="solve rate", title="CodeRescue on the test rows")
     figure.savefig(path, dpi=150)
 
