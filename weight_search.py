@@ -13,7 +13,8 @@ Differs - noise is undone by subtraction, as in the paper: a weight w comes back
           these add up over the 2P models of M rounds (nothing to speak of in float32, more in bfloat16)
         - an invalid program has reward 0 in a fitness; softmax is read as the mean weighted by softmax(beta r)
         - --update appendix divides by 2P sigma, section-4.2 by P sigma: the paper has both
-        - the engine is in this process (--model); on the CPU without packed weights, which cannot be changed in place
+        - the engine is in this process (--model); on the CPU without packed weights, which cannot be changed in place;
+          without them the last bits depend on what else is in flight, which is the same in each run of a seed
 """
 
 import argparse
