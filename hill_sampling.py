@@ -364,10 +364,12 @@ def compare(runs: list[str], out: str | None) -> int:
         raise common.UserError("compare: name the run folders")
     groups: dict[str, dict[int, tuple]] = {}  # what the runs of a group share, then by seed: task and curve
     found = [finished(run) for run in runs]
+    heads = [head for head, _ in found]
     for run, (head, rounds) in zip(runs, found, strict=True):
-        if groups.setdefault(name_of(head, [h for h, _ in found]), {}).get(seed := head["args"]["seed"]):
+        group, seed = groups.setdefault(name_of(head, heads), {}), head["args"]["seed"]
+        if seed in group:
             raise common.UserError(f"{run}: seed {seed} of the same settings stands there twice")
-        groups[name_of(head, [h for h, _ in found])][seed] = (head["args"]["task"], *curve(head, rounds))
+        group[seed] = (head["args"]["task"], *curve(head, rounds))
     width = max(map(len, groups))
     print(f"{'search':{width}} {'completions':>11} {'seeds':>6} {'mean':>18} {'s.e.':>10} {'best':>18}")
     for name, curves in groups.items():

@@ -17,8 +17,8 @@ Differs what the paper does not disclose is an option, logged with the run:
         - prompts are our own; a summary's fields have the paper's names (--fields) but are not enforced
         - the display order turns by one place a vote (--order): position bias cancels within a match where V is a
           multiple of the group's size, else over the seeded pairing only
-        - a tied vote is broken by a seeded coin (--tie); a vote whose last verdict line holds more than one solution's
-          name abstains; where none can be read the coin decides and the match is marked judge_failed
+        - a tied vote is broken by a seeded coin (--tie); a vote whose last verdict line holds more than the name of one
+          solution abstains; where none can be read the coin decides and the match is marked judge_failed
         - pairing is a seeded shuffle; any N works: max(K, ceil(n/G)) groups, as even as possible, one alone has a bye
         - what is longer than --cut-chars loses its middle, and the cut is marked
 """

@@ -98,9 +98,8 @@ class WeightWiring(hs.Wiring):
             part, noise = slice(k * share, (k + 1) * share), self.noise(t, k // 2)
             scale = self.args.sigma * (1 if k % 2 == 0 else -1)
             if weights:
-                weights.add(
-                    {noise: scale}
-                )  # also where the answers are in the log: the roundings of theta stay the same
+                # also where the answers are in the log: the roundings of theta stay the same
+                weights.add({noise: scale})
             yield from super().sample(t, contexts[part], seeds[part], k * share)
             if weights:
                 weights.add({noise: -scale})
@@ -129,12 +128,8 @@ def parse(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False, **style)
     add = parser.add_argument
     add("task", nargs="?", choices=hs.TASKS)
-    add(
-        "--method",
-        choices=["noise", "es", "es-max", "es-softmax"],
-        default="noise",
-        help="model noise, or evolution strategies",
-    )
+    methods = ["noise", "es", "es-max", "es-softmax"]
+    add("--method", choices=methods, default="noise", help="model noise, or evolution strategies")
     add("--search", choices=["repeated", "hill"], default="repeated", help="prompts: of x_0, or Hill Sampling on top")
     add("--model", help="a folder or hub name: vLLM in this process")
     add("--N", type=int, default=64, help="edits a round (paper: MN 64 and 512)")

@@ -96,13 +96,18 @@ def health(matches: list[dict]) -> dict:
     return habits | {s: sum(x["status"] == s for x in matches) for s in ("won", "tie", "judge_failed", "bye")}
 
 
+def whole(outcomes: Outcomes) -> dict[str, Mapping[int, bool | None]]:
+    """The tasks whose rollouts are all graded."""
+    return {task: o for task, o in outcomes.items() if None not in o.values()}
+
+
 def score(outcomes: Outcomes, records: list[dict]) -> dict:
     """pass@1 by round ([0] is before any vote) and the judge's accuracy on mixed groups by round; rates are fractions.
 
     Where no vote could be read (judge_failed) a coin decided, which says nothing about the judge: not in its accuracy.
     Only tasks whose rollouts are all graded count; ungraded_as_failed is pass@1 over all tasks.
     """
-    graded = {task: o for task, o in outcomes.items() if None not in o.values()}  # [task][rollout]
+    graded = whole(outcomes)
     kept = [{task: list(o) for task, o in outcomes.items()}, *(record["kept"] for record in records)]
     rates, right = [pass_at_1(graded, k) for k in kept], [judged(graded, read(record["matches"])) for record in records]
     n = sum(n for _, n in right)
@@ -203,10 +208,7 @@ def said(habits: dict) -> str:
 def judge_of(rollouts: list[dict], rounds: list[dict]) -> str:
     """The judge's habits in an iteration, and how many mixed groups its accuracy is about, in one line."""
     matches = [x for record in rounds for x in record["matches"]]
-    graded = {
-        task: o for task, o in by_task(rollouts, [r["outcome"] for r in rollouts]).items() if None not in o.values()
-    }
-    right, mixed = judged(graded, read(matches))
+    right, mixed = judged(whole(by_task(rollouts, [r["outcome"] for r in rollouts])), read(matches))
     return f"right in {right} of {mixed} mixed groups that it decided; {said(health(matches))}"
 
 

@@ -103,7 +103,8 @@ def probe_server(a: argparse.Namespace) -> tuple[dict, dict]:
         body = {"model": a.model or served, "messages": asked[i], "seed": 1_000_000 + i, "temperature": temperature}
         body |= {"max_tokens": a.tokens, "logprobs": True, "top_logprobs": 0}
         answer = http.post(f"{server}/v1/chat/completions", json=body, timeout=3600)
-        answer.raise_for_status()
+        if not answer.ok:  # a vLLM CPU server refuses a seed unless it runs with --no-enable-chunked-prefill
+            raise common.UserError(f"{server} answered {answer.status_code}: {' '.join(answer.text.split())[:300]}")
         parts = answer.json()["choices"][0]["logprobs"]["content"]
         return [p["token"] for p in parts], [p["logprob"] for p in parts]
 
