@@ -183,6 +183,7 @@ def plot(h: Any, axes: Any) -> None:
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    import common
     from evaluators import command
 
-    sys.exit(command(sys.modules[__name__]))
+    common.entry(lambda: command(sys.modules[__name__]))

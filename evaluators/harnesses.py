@@ -289,6 +289,8 @@ def main(module: ModuleType, argv: list[str] | None = None) -> int:
         else:
             show(module.load(args.path), problems := module.check(args.path))
             return 1 if problems else 0
+    except BrokenPipeError:  # nobody reads on: no mistake
+        raise
     except (ValueError, OSError) as e:
         print(f"{Path(sys.argv[0]).name}: {e}", file=sys.stderr)
         return 2

@@ -229,4 +229,7 @@ def harness(
 
 
 if __name__ == "__main__":
-    raise SystemExit(harnesses.main(sys.modules[__name__]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    import common
+
+    common.entry(lambda: harnesses.main(sys.modules[__name__]))

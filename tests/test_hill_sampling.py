@@ -427,10 +427,17 @@ def test_hill_sampling_neighbouring_floats_are_no_tie():
     assert rewards[0] < rewards[1] < 0
 
 
-@pytest.mark.parametrize("script", ["hill_sampling.py", "coderescue.py"])
-def test_a_reader_that_hangs_up_makes_no_traceback(script):
-    run = "runs/first" if script == "hill_sampling.py" else "runs/rescue-humaneval"
-    argv = command(*["collect"] * (script == "coderescue.py"), "--replay", "--run", run, script=script)
+@pytest.mark.parametrize(
+    ("script", "argv"),
+    [
+        ("hill_sampling.py", ["--replay", "--run", "runs/first"]),
+        ("coderescue.py", ["collect", "--replay", "--run", "runs/rescue-humaneval"]),
+        ("evaluators/sets.py", ["tests/constructions/sets.json"]),
+        ("evaluators/terminal_bench.py", ["command", "--data", "tests", "--url", "http://x", "--model", "m"]),
+    ],
+)
+def test_a_reader_that_hangs_up_makes_no_traceback(script, argv):
+    argv = command(*argv, script=script)
     read, write = os.pipe()
     os.close(read)
     ended = subprocess.run(argv, stdout=write, stderr=subprocess.PIPE, text=True, cwd=ROOT)
