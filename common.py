@@ -326,8 +326,8 @@ def cpu_options(config) -> dict:
 class VllmChat:
     """vLLM in this process. Equal (request, seed) gives equal tokens and log-probabilities whatever else is in flight:
     on NVIDIA GPUs through vLLM's batch-invariant mode (in beta; tests/probe.py shows what holds); on the CPU because a
-    companion request, never counted nor yielded, keeps every step at two rows or more: one row alone is summed in
-    another order.
+    companion request, never counted nor yielded, keeps every step at two rows or more: some CPUs sum one row
+    alone in another order.
     """
 
     stop = False  # set by the log when the money is spent

@@ -6,6 +6,7 @@ Run     python evaluators/circles.py FILE.json [--json] [--plot packing.png]
 Expect  the paper's packing: score 2.635983084917603, not valid as given (five pairs overlap by up to 2.4e-17)
 Differs - exact, no tolerance: every float64 is an integer multiple of 2**-1074, so distances are compared as integers
         - the score is certified: the radii are shrunk by the smallest common amount that makes the packing valid
+        - the paper's rule measures by np.linalg.norm, whose last bit depends on the machine's BLAS: here by norm
 """
 
 import inspect
@@ -30,13 +31,18 @@ KNOWN = {
 }
 
 
+def norm(v):
+    """The length of a vector (2,), rounded alike on every machine: four IEEE operations, none of them fused."""
+    return math.sqrt(float(v[0]) * float(v[0]) + float(v[1]) * float(v[1]))
+
+
 def paper_rule(rows, slack):
     """The sum of the radii, None where a circle leaves the square or two overlap by more than the slack."""
     centers, radii = np.array([row[:2] for row in rows], float), np.array([row[2] for row in rows], float)
     if np.any(centers - radii[:, None] < -slack) or np.any(centers + radii[:, None] > 1 + slack):
         return None
     for i, j in combinations(range(len(rows)), 2):
-        if np.linalg.norm(centers[i] - centers[j]) < radii[i] + radii[j] - slack:
+        if norm(centers[i] - centers[j]) < radii[i] + radii[j] - slack:
             return None
     return float(np.sum(radii))
 
@@ -138,7 +144,9 @@ RULE```
 Improve construct_packing() with one small edit: change a number, a position or a radius, or add a step. It must
 still return 26 centers and 26 radii, use only numpy and finish within a few seconds. Reply with the whole block
 from `# EDIT-START` to `# EDIT-END` in one ```python code block, and nothing else.
-""".replace("RULE", inspect.getsource(paper_rule).replace("{", "{{").replace("}", "}}"))
+""".replace(
+    "RULE", inspect.getsource(paper_rule).replace(" norm(", " np.linalg.norm(").replace("{", "{{").replace("}", "}}")
+)
 
 
 def rows_of(data: Any) -> Any:

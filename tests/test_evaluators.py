@@ -4,6 +4,7 @@ import ast
 import json
 import math
 import os
+import platform
 import random
 import resource
 import subprocess
@@ -74,7 +75,7 @@ def check_certificate(rows):
         ("alphaevolve_2025_05", "2.6358627564136981", True, True),
         ("alphaevolve_2025_11", "2.6359830849176068", False, True),
         ("hill_sampling_paper", "2.6359830849176037", False, True),
-        ("exact_valid_float64", "2.6359830849176071", True, True),
+        ("exact_valid_float64", "2.6359830849176071", True, False),  # floats err in both directions
     ],
 )
 def test_circles_golden(shared, name, exact_sum, is_valid, float_valid):
@@ -108,11 +109,11 @@ def test_circles_published_packings_that_no_shrink_of_1e_10_mends_are_refused(sh
         circles.verify(circles.load(published(shared, "circles26_thetaevolve_8B_RL65.json")))
 
 
-def test_circles_own_packing_is_exactly_valid_at_the_float_optimum():
+def test_circles_own_packing_is_exactly_valid_at_the_float_optimum_though_floats_see_an_overlap():
     rows = circles.load(OWN / "circles.json")
     found = check_certificate(rows)
     assert found["valid"]
-    assert found["float_valid"]
+    assert not found["float_valid"]
     assert circles.exact_sum(rows) >= "2.6359830849176071"
 
 
@@ -318,6 +319,51 @@ def test_erdos_golden(shared, name, certified):
     assert list(found) == ["score", "integral", "paper_score"]
     assert found["integral"] == pytest.approx(1, abs=1e-8)
     assert found["paper_score"] == pytest.approx(found["score"], abs=1e-8)
+
+
+JUDGED = """
+import json, random
+from evaluators import circles, erdos
+from pathlib import Path
+
+rng, found = random.Random(0), []
+for _ in range(40):
+    h = [rng.random() for _ in range(rng.randint(5, 400))]
+    found.append(erdos.verify([v * len(h) / 2 / sum(h) if v * len(h) / 2 < sum(h) else 1 for v in h]))
+rows = circles.load(Path("OWN/circles.json"))
+for _ in range(40):
+    found.append(circles.verify([[x, y, r - rng.choice([0, 1e-17, 1e-16])] for x, y, r in rows]))
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the names of these kernels are OpenBLAS's for x86-64")
+def test_judged_alike_whatever_kernel_the_machines_blas_takes():
+    """np.correlate and np.linalg.norm sum in another order, or fuse, from CPU to CPU; a log is read on any of them."""
+    script = JUDGED.replace("OWN", str(OWN))
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env=os.environ | kernel,
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for kernel in ({}, {"OPENBLAS_CORETYPE": "Nehalem"}, {"OPENBLAS_CORETYPE": "Prescott"})
+    ]
+    assert said[0] == said[1] == said[2]
+    assert {r["float_valid"] for r in json.loads(said[0])[40:]} == {False, True}
+
+
+def test_erdos_the_papers_score_is_its_rule_but_for_the_rounding():
+    rng = np.random.default_rng(0)
+    for _ in range(60):
+        h = rng.random(int(rng.integers(5, 300)))
+        h = np.clip(h * len(h) / 2 / h.sum() + rng.choice([0, 6e-4]), 0, 1)
+        rule, found = erdos.paper_rule(h), erdos.verify(h)["paper_score"]
+        assert (found is None) == (rule is None)
+        assert rule is None or abs(found - rule) < 1e-13
 
 
 def test_erdos_own_step_function():

@@ -50,15 +50,26 @@ def test_vllm_tokens_and_bits_do_not_depend_on_what_is_in_flight(chat, full_batc
     assert [i for i in range(N) if found[i] != full_batch[temperature][i]] == []
 
 
-def test_vllm_bits_differ_without_the_companion(chat, full_batch):
+def test_vllm_companion_keeps_every_step_at_two_rows(chat, monkeypatch):
+    """Whether one row alone is summed like one among others depends on the CPU; the number of rows does not."""
     if not chat.cpu:
         pytest.skip("the companion is the CPU engine's")
-    chat.cpu = False
-    try:
-        found = bits(chat, 1.0, list(range(8)), 1)
-    finally:
-        chat.cpu = True
-    assert sum(found[i] != full_batch[1.0][i] for i in range(8)) > 0
+    scheduler, rows = chat.llm.llm_engine.engine_core.engine_core.scheduler, []
+    schedule = scheduler.schedule
+
+    def counted(*args, **kw):
+        step = schedule(*args, **kw)
+        rows.append(step.total_num_scheduled_tokens)
+        return step
+
+    monkeypatch.setattr(scheduler, "schedule", counted)
+    bits(chat, 1.0, [0, 1], 1)
+    assert len(rows) >= 2 * TOKENS
+    assert min(n for n in rows if n) == 2
+    rows.clear()
+    monkeypatch.setattr(chat, "cpu", False)
+    bits(chat, 1.0, [0, 1], 1)
+    assert min(n for n in rows if n) == 1  # else the lines above would have shown nothing
 
 
 def ask(*texts: str) -> list[list[common.Message]]:
