@@ -810,15 +810,17 @@ PROBLEMS = [
 
 
 def solver(right: set[str]):
-    """reply(messages, seed): a right program for these (role, problem), else a wrong one; t/5 forgets it at first."""
-    refused: set[str] = set()
+    """reply(messages, seed): a right program for these (role, problem), else a wrong one; t/5 forgets it at first.
 
-    def reply(messages: list[dict], seed: int) -> str:  # noqa: ARG001
+    A function of what it is asked, as a seeded engine is: asked again after a kill it forgets it again.
+    """
+    first = {common.seed_of(0, role, "t/5", 0, 0) for role in ("first", *coderescue.ACTIONS)}
+
+    def reply(messages: list[dict], seed: int) -> str:
         text = messages[-1]["content"]
         k = next(k for k in range(6) if f"def f{k}(" in text)
         role = "reflect" if coderescue.REFLECT in text else "replan" if coderescue.REPLAN in text else "blind"
-        if k == 5 and text not in refused:
-            refused.add(text)
+        if seed in first:
             return "I would rather not."
         plus = k if f"{role} {k}" in right else k + 1
         return f"```python\ndef f{k}(x):\n    return x + {plus}\n```"
