@@ -6,7 +6,8 @@ Run     python evaluators/circles.py FILE.json [--json] [--plot packing.png]
 Expect  the paper's packing: score 2.635983084917603, not valid as given (five pairs overlap by up to 2.4e-17)
 Differs - exact, no tolerance: every float64 is an integer multiple of 2**-1074, so distances are compared as integers
         - the score is certified: the radii are shrunk by the smallest common amount that makes the packing valid
-        - the paper's rule measures by np.linalg.norm, whose last bit depends on the machine's BLAS: here by norm
+        - the paper's rule measures by np.linalg.norm, whose last bit depends on the machine's BLAS: here by norm (the
+          prompt shows numpy's name)
 """
 
 import inspect

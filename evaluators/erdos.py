@@ -62,27 +62,22 @@ def products(a: list[int]) -> list[int]:
     return [int.from_bytes(digits[k * width : (k + 1) * width], "little") for k in range(n - 1, 2 * n - 1)]
 
 
-def overlap(a: list[int], p: int, q: int = 1) -> Fraction:
-    """The largest overlap of the heights a_i q / p: at each lag, their sum over the common part (at either end) minus
-    the sum of their products, times the step 2 / n; in these units 2 q (p part - q product) / n p**2.
-    """
-    head = tail = sum(a)
-    worst = 0
-    for lag, product in enumerate(products(a)):
-        worst = max(worst, p * max(head, tail) - q * product)
-        head, tail = head - a[len(a) - 1 - lag], tail - a[lag]
-    return Fraction(2 * q * worst, len(a) * p**2)
+def overlaps(a: list[int]) -> tuple[Fraction, Fraction]:
+    """The largest overlap of the repaired function, and of the heights as given (the paper's rule, exactly).
 
-
-def bound(a: list[int]) -> Fraction:
-    """The largest overlap of the repaired function: 1 - h if the sum is below n/2 (same overlaps), scaled to sum n/2.
-
-    With S = sum a >= n ONE / 2 the heights are a_i n / 2S <= 1.
+    Repaired: 1 - h if the sum is below n/2 (same overlaps), scaled to sum n/2. With S = sum a >= n ONE / 2 the heights
+    are a_i n / 2S <= 1; the overlap is the integral of h over the common part (at either end) minus the product sum, in
+    these units (2 S part - n product) / 2 S**2. As given: 2 (ONE part - product) / n ONE**2.
     """
     n = len(a)
     if 2 * sum(a) < n * ONE:
         a = [ONE - v for v in a]
-    return overlap(a, 2 * sum(a), n)
+    total, head, tail, repaired, given = sum(a), sum(a), sum(a), 0, 0
+    for lag, product in enumerate(products(a)):
+        part = max(head, tail)
+        repaired, given = max(repaired, 2 * total * part - n * product), max(given, ONE * part - product)
+        head, tail = head - a[n - 1 - lag], tail - a[lag]
+    return Fraction(repaired, 2 * total**2), Fraction(2 * given, n * ONE**2)
 
 
 def verify(h: Any) -> dict:
@@ -91,13 +86,13 @@ def verify(h: Any) -> dict:
     ValueError names the first violated condition. paper_score is paper_rule's value taken exactly and rounded once:
     the last bits of np.correlate depend on the machine's BLAS.
     """
-    a = check(h)
-    exact, integral = bound(a), Fraction(2, len(h)) * sum(map(Fraction, h))
+    exact, given = overlaps(check(h))
+    integral = Fraction(2, len(h)) * sum(map(Fraction, h))
     score = exact.numerator / exact.denominator  # int / int is correctly rounded to nearest
     return {
         "score": score if Fraction(score) >= exact else math.nextafter(score, math.inf),
         "integral": float(integral),
-        "paper_score": float(overlap(a, ONE)) if abs(float(integral) - 1) <= SLACK else None,
+        "paper_score": float(given) if abs(float(integral) - 1) <= SLACK else None,
     }
 
 
